@@ -1,0 +1,506 @@
+"""Parts of the node feed: URL, framing, seen blocks, request sizes, choice of a node, total difficulty."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cardinal.config.url import Endpoint
+from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
+from cardinal.protocols.streams.types import BlockRef
+from cardinal.testing.node import JsonRpcNode
+from cardinal.testing.replay import ReplayChain
+from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.chain.blocks import BlockHeader, ChainMovedError
+from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
+from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
+from cardinal_connectors.ethereum.nodes.health import PoolHealth
+from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.rpc.json_stream import JsonFrames
+from cardinal_connectors.ethereum.rpc.rate import FORGETS, STEPS, BatchSize, RateLimit
+from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings, quoted
+from cardinal_connectors.ethereum.url import NodeOptions, read_url
+from cardinal_connectors.ethereum.verify.total_difficulty import HEADERS_AT_ONCE, TotalDifficulties
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def test_nodes_and_options_are_read() -> None:
+    nodes, settings = read_url("ws://a:1/k,ey,http://b:2?x=1#lag=3&rate=2.5&finality=safe&batch=9&state=yes&workers=0")
+    assert [node.url for node in nodes] == ["ws://a:1/k,ey", "http://b:2?x=1"]
+    assert settings == FeedSettings(
+        lag=3, finality="safe", state=True, workers=0, worker_bytes=0, rpc=RpcSettings(rate=2.5, batch=9)
+    )
+
+
+def test_options_go_before_settings_and_leave_the_others() -> None:
+    given = FeedSettings(lag=7, poll=9.0, rpc=RpcSettings(timeout=3.0, batch=4))
+    assert read_url("http://a#lag=1&batch=8", given)[1] == FeedSettings(
+        lag=1, poll=9.0, rpc=RpcSettings(timeout=3.0, batch=8)
+    )
+    assert read_url("http://a", given)[1] == given
+
+
+def test_checks_that_a_chain_does_not_satisfy_are_named() -> None:
+    assert read_url("http://a#unchecked=gas,bloom")[1].unchecked == {"gas", "bloom"}
+    assert read_url("http://a#unchecked=receipts+root")[1].unchecked == {"receipts root"}
+    for text in ("hash", "speed"):
+        with pytest.raises(ConfigurationError, match=f"no check that can be left out is named '{text}'"):
+            read_url(f"http://a#unchecked={text}")
+
+
+@pytest.mark.parametrize(
+    "option", ["speed=1", "lag=-1", "lag=x", "rate=0", "rate=nan", "finality=soon", "batch=0", "timeout=0", "workers="]
+)
+def test_wrong_option_is_one_sentence_without_the_urls_secrets(option: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        open_feed(f"http://user:s3cr3t@a/key#{option}")
+    assert refused.value.setting == option.partition("=")[0]
+    assert "s3cr3t" not in str(refused.value)
+    assert "key" not in str(refused.value)
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no option lags of a node's URL: did you mean lag\?"):
+        open_feed("http://a#lags=4")
+
+
+def test_every_option_is_a_setting() -> None:
+    for name in NodeOptions.model_fields:
+        assert hasattr(FeedSettings(), name) or hasattr(RpcSettings(), name)
+
+
+@pytest.mark.parametrize("url", ["ipc://run/geth.ipc", "ipc://", "ftp://a", "http://a,ftp://b"])
+def test_address_that_no_node_has_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        open_feed(url)
+
+
+# --- JSON texts out of a stream, however it is cut and whatever stands between them ----------------------------------
+
+
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.integers() | st.text(alphabet='a"\\{}[]\n\té', max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(alphabet='k"}\\', max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+TEXTS = st.lists(st.lists(VALUES, max_size=3) | st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=6)
+
+
+@given(texts=TEXTS, between=st.sampled_from(["", "\n", "\r\n", " "]), cuts=st.lists(st.integers(1, 9), min_size=1))
+def test_texts_are_found_wherever_the_stream_is_cut(texts: list[Any], between: str, cuts: list[int]) -> None:
+    stream = "".join(json.dumps(text) + between for text in texts).encode()
+    frames, found, at, turn = JsonFrames(most=1 << 20), [], 0, 0
+    while at < len(stream):
+        size = cuts[turn % len(cuts)]
+        found += frames.receive(stream[at : at + size])
+        at, turn = at + size, turn + 1
+    assert [json.loads(frame) for frame in found] == texts
+
+
+def test_text_over_several_lines_is_one_text() -> None:
+    shown = json.dumps({"id": 1, "result": ["0x1", {"a": None}]}, indent=2).encode()
+    assert JsonFrames(most=1000).receive(shown) == [shown]
+
+
+def test_text_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
+    frames = JsonFrames(most=100)
+    frames.receive(b'["' + b"0" * 98)
+    with pytest.raises(NodeAnswerError, match="longer than 100 bytes"):
+        frames.receive(b"0")
+
+
+def test_what_is_no_json_is_refused() -> None:
+    with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
+        JsonFrames(most=100).receive(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+# --- the memory of a feed: closed under parents, bounded, several branches side by side ------------------------------
+
+
+def name(text: str) -> bytes:
+    return text.encode().ljust(32, b"\0")
+
+
+def ref(text: str) -> BlockRef:
+    return BlockRef(int(text[:-1]), name(text))
+
+
+def test_nothing_is_known_at_first() -> None:
+    known = RecentBlocks([], window=10)
+    assert not known
+    assert name("1a") not in known
+    assert known.numbers() == []
+
+
+def test_published_blocks_are_known_without_their_totals() -> None:
+    known = RecentBlocks([ref("5a"), ref("6a"), ref("7a")], window=10)
+    assert name("6a") in known
+    assert (known.number(name("7a")), known.total(name("7a"))) == (7, None)
+    assert (known.oldest(), known.highest) == (ref("5a"), 7)
+    known.learn(name("7a"), 70)
+    assert known.total(name("7a")) == 70
+
+
+def test_parent_of_the_first_block_is_remembered_with_its_total() -> None:
+    known = RecentBlocks([], window=10)
+    known.add(ref("8a"), name("7a"), total=80, difficulty=9)
+    assert known.number(name("7a")) == 7
+    assert known.total(name("7a")) == 71
+
+
+def test_block_zero_has_no_parent_to_remember() -> None:
+    known = RecentBlocks([], window=10)
+    known.add(ref("0a"), bytes(32), total=9, difficulty=9)
+    assert known.numbers() == [0]
+    assert bytes(32) not in known
+
+
+def test_branches_are_kept_side_by_side() -> None:
+    known = RecentBlocks([ref("1a"), ref("2a"), ref("3a")], window=10)
+    known.add(ref("2b"), name("1a"), total=2, difficulty=1)
+    assert all(name(text) in known for text in ("2a", "3a", "2b"))
+    assert known.highest == 3
+    assert known.numbers() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("window", [1, 5])
+def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
+    known = RecentBlocks([], window=window)
+    for number in range(1000):
+        known.add(ref(f"{number}a"), name(f"{number - 1}a"), total=number, difficulty=1)
+        assert len(known) <= window + 1
+    assert known.oldest() == ref(f"{999 - window}a")
+    assert name("3a") not in known
+
+
+@pytest.mark.parametrize(("published", "window"), [(40, 0), (40, 1), (40, 7), (8, 7), (7, 7)])
+def test_published_blocks_far_below_the_highest_are_forgotten_too(published: int, window: int) -> None:
+    """From the beginning, and after the first block that is given; of two branches both."""
+    refs = [ref(f"{number}{branch}") for number in range(100, 100 + published) for branch in "ab"]
+    known = RecentBlocks(refs, window=window)
+    highest = 99 + published
+    kept = list(range(max(100, highest - window), highest + 1))
+    assert known.numbers() == kept
+    assert len(known) == 2 * len(kept)
+    assert {one.hash for one in refs if one.hash in known} == {one.hash for one in refs if one.number >= kept[0]}
+    known.add(ref(f"{highest + 1}a"), name(f"{highest}a"), total=9, difficulty=1)
+    assert known.numbers() == list(range(max(100, highest + 1 - window), highest + 2))
+    assert known.oldest().number == known.numbers()[0]
+
+
+@pytest.mark.parametrize("jump", [2, 30, 5_000])
+def test_everything_that_a_jump_leaves_far_below_is_forgotten_at_once(jump: int) -> None:
+    """What is published may have gaps, where producers left blocks half published."""
+    known = RecentBlocks([ref(f"{number}a") for number in range(10, 20)], window=9)
+    known.add(ref(f"{19 + jump}a"), name(f"{18 + jump}a"), total=9, difficulty=1)
+    assert known.numbers() == [*(number for number in range(10, 20) if number >= 10 + jump), 19 + jump]
+
+
+# --- what a node bears, learned; and calls a second ------------------------------------------------------------------
+
+
+def drive(bearing: BatchSize, bears: int, requests: int) -> list[int]:
+    """The sizes of requests to a node that bears so many calls; which of them were refused shows in the size."""
+    sizes = []
+    for _ in range(requests):
+        sizes.append(bearing.size)
+        if bearing.size > bears:
+            bearing.refused(bearing.size)
+        else:
+            bearing.succeeded(bearing.size)
+    return sizes
+
+
+@given(most=st.integers(1, 1000), bears=st.integers(1, 1200))
+def test_size_settles_near_what_is_borne_and_is_rarely_refused(most: int, bears: int) -> None:
+    bearing = BatchSize(most)
+    sizes = drive(bearing, bears, 3000)
+    assert all(1 <= size <= most for size in sizes)
+    settled = sizes[1500:]
+    refused = sum(size > bears for size in settled)
+    assert refused <= 1500 // STEPS // 4
+    assert sum(settled) >= len(settled) * min(most, bears) * 0.45
+
+
+def test_size_that_was_refused_in_a_busy_hour_is_reached_again_after_it() -> None:
+    bearing = BatchSize(500)
+    drive(bearing, 20, 200)
+    assert bearing.size <= 20
+    drive(bearing, 500, 20 * STEPS + FORGETS * 2)
+    assert bearing.size == 500
+
+
+def test_several_requests_under_way_that_are_refused_do_not_cut_twice() -> None:
+    bearing = BatchSize(100)
+    for _ in range(4):
+        bearing.refused(100)
+    assert bearing.size == 50
+
+
+@given(rate=st.integers(1, 200), calls=st.lists(st.integers(1, 50), min_size=1, max_size=60))
+def test_calls_keep_to_the_rate_but_for_one_seconds_worth(rate: int, calls: list[int]) -> None:
+    now = [100.0]
+    throttle = RateLimit(rate, lambda: now[0])
+    made = 0
+    for count in calls:
+        now[0] += throttle.wait(count)
+        made += count
+        assert made <= rate * (now[0] - 100.0) + rate + 1e-6 * made
+    assert now[0] - 100.0 <= made / rate
+
+
+def test_no_rate_never_waits() -> None:
+    assert RateLimit(None, lambda: 0.0).wait(10_000) == 0.0
+
+
+# --- pauses between attempts, and a node's own words in errors -------------------------------------------------------
+
+
+def test_pauses_double_and_are_bounded() -> None:
+    settings = RpcSettings(backoff=0.1)
+    pauses = [settings.pause(attempt) for attempt in range(1, 12)]
+    assert pauses[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert max(pauses) == pytest.approx(2.0)
+
+
+def test_a_nodes_words_are_quoted_without_what_its_url_hides() -> None:
+    endpoint = Endpoint.parse("https://al:a%40sesame@node.example/v3/s3same-open")
+    said = "not for\x1b[2Jal:\n a@sesame, s3same-open, t0ken of v3"
+    assert quoted(endpoint, said, ["t0ken", ""]) == "not for [2Jal: …, …, … of v3"
+    assert len(quoted(endpoint, "x" * 5_000)) < 500
+
+
+def test_a_short_user_and_what_is_no_secret_are_shown() -> None:
+    assert (
+        quoted(Endpoint.parse("https://al:sesame@node.example/rpc?v=1"), "al is not in rpc v1") == "al is not in rpc v1"
+    )
+
+
+# --- which of several nodes is followed ------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def standings(heads: Sequence[int | None], clock: Clock | None = None) -> PoolHealth:
+    made = PoolHealth(len(heads), behind=3, rest=30.0, clock=clock or Clock())
+    for place, head in enumerate(heads):
+        made.of[place].head = head
+    return made
+
+
+def test_who_is_followed_stays_while_it_is_not_far_behind() -> None:
+    assert standings([100, 103, 101]).best(active=0) == 0
+    assert standings([100, 103, 101]).best(active=2) == 2
+
+
+def test_node_that_is_far_behind_is_left_for_one_that_is_not() -> None:
+    assert standings([100, 104, 90]).best(active=0) == 1
+    assert standings([104, 100, 90]).best(active=2) == 0
+
+
+def test_node_that_failed_rests_and_its_head_counts_for_nothing() -> None:
+    clock = Clock()
+    nodes = standings([100, 10_000_000, 99], clock)
+    nodes.failed(1)
+    assert nodes.best(active=0) == 0
+    assert nodes.lag(0) == 0
+    clock.now += 30.0
+    assert nodes.best(active=0) == 1
+
+
+def test_where_all_failed_the_one_whose_failure_is_longest_ago_is_tried() -> None:
+    clock = Clock()
+    nodes = standings([5, 5, 5], clock)
+    for place in (1, 2, 0):
+        nodes.failed(place)
+        clock.now += 1
+    assert nodes.best(active=0) == 1
+
+
+def test_node_of_another_chain_is_never_followed() -> None:
+    nodes = standings([5, 500])
+    nodes.of[1].wrong = True
+    assert nodes.best(active=0) == 0
+    assert nodes.lag(0) == 0
+    nodes.of[0].wrong = True
+    assert nodes.best(active=0) is None
+
+
+@given(heads=st.lists(st.none() | st.integers(0, 50), min_size=1, max_size=5), data=st.data())
+def test_followed_node_is_in_order_and_close_where_any_is_and_choosing_twice_changes_nothing(
+    heads: list[int | None], data: st.DataObject
+) -> None:
+    nodes = standings(heads)
+    failed = data.draw(st.sets(st.integers(0, len(heads) - 1)))
+    for place in failed:
+        nodes.failed(place)
+    best = nodes.best(data.draw(st.integers(0, len(heads) - 1)))
+    assert best is not None
+    assert nodes.best(best) == best
+    if len(failed) < len(heads):
+        assert best not in failed
+        known = [head for place, head in enumerate(heads) if place not in failed and head is not None]
+        head = heads[best]
+        assert head is None or head >= max(known) - 3
+
+
+# --- the total difficulty where nodes disagree on serving it ---------------------------------------------------------
+
+
+def header(number: int, *, difficulty: int, served: int | None = None) -> BlockHeader:
+    return BlockHeader(
+        number=hex(number),
+        hash=f"0x{number:064x}",
+        parent_hash=f"0x{max(0, number - 1):064x}",
+        difficulty=hex(difficulty),
+        total_difficulty=None if served is None else hex(served),
+    )
+
+
+def total_of(one: BlockHeader, *, parent_total: int | None = None) -> int:
+    """Nobody listens on this node: what is told is told without asking."""
+
+    async def ask() -> int:
+        client = RpcClient(Endpoint.parse("http://127.0.0.1:9"))
+        known = RecentBlocks([BlockRef(one.height - 1, one.parent)] if one.height else [], window=10)
+        if parent_total is not None:
+            known.learn(one.parent, parent_total)
+        try:
+            return await TotalDifficulties(BlockFetcher(client), known, sum_blocks=10).of(one)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def test_first_blocks_difficulty_is_its_total() -> None:
+    assert total_of(header(0, difficulty=17)) == 17
+    assert total_of(header(0, difficulty=17, served=17)) == 17
+
+
+def test_what_the_node_serves_counts_where_nothing_contradicts_it() -> None:
+    assert total_of(header(9, difficulty=5, served=1000)) == 1000
+    assert total_of(header(9, difficulty=5, served=1000), parent_total=995) == 1000
+
+
+@pytest.mark.parametrize("served", [None, 0])
+def test_parents_total_and_own_difficulty_are_added_where_none_is_served(served: int | None) -> None:
+    assert total_of(header(9, difficulty=5, served=served), parent_total=995) == 1000
+
+
+@pytest.mark.parametrize(("number", "served"), [(9, 1001), (9, 999), (9, 5)])
+def test_total_that_does_not_add_up_is_refused(number: int, served: int) -> None:
+    with pytest.raises(IntegrityError) as refused:
+        total_of(header(number, difficulty=5, served=served), parent_total=995)
+    assert refused.value.check == "total difficulty"
+
+
+def test_first_block_with_another_total_than_its_difficulty_is_refused() -> None:
+    with pytest.raises(IntegrityError):
+        total_of(header(0, difficulty=17, served=18))
+
+
+@pytest.mark.parametrize("served", [None, 0, 1000, 10**30])
+@pytest.mark.parametrize("parent_total", [None, 0])
+def test_after_the_merge_a_total_that_nothing_tells_is_left_to_the_application(
+    served: int | None, parent_total: int | None
+) -> None:
+    assert total_of(header(9, difficulty=0, served=served), parent_total=parent_total) == 0
+
+
+@pytest.mark.parametrize("served", [None, 0, 1000, 1001])
+def test_after_the_merge_the_parents_total_stays_whatever_the_node_serves(served: int | None) -> None:
+    assert total_of(header(9, difficulty=0, served=served), parent_total=1000) == 1000
+
+
+FORK = HEADERS_AT_ONCE - 50
+"""The first number at which the two branches differ: in the first of two batches of headers."""
+
+HEAD = HEADERS_AT_ONCE + 50
+OWN, OTHER = 5, 7
+
+
+def two_branches() -> ReplayChain:
+    """Headers that serve no total, on two branches of other difficulties; the head is on the first."""
+    chain = ReplayChain()
+    for branch, difficulty in ((0, OWN), (1, OTHER)):
+        for number in range(FORK if branch else 0, HEAD + 1):
+            block: dict[str, Any] = {
+                "number": hex(number),
+                "hash": named(number, branch),
+                "parentHash": named(number - 1, branch),
+                "difficulty": hex(difficulty),
+                "transactions": [],
+            }
+            chain.add(block, [])
+    chain.set_head(named(HEAD, 0))
+    return chain
+
+
+def named(number: int, branch: int) -> str:
+    """A block's hash; below the fork there is one branch."""
+    return f"0x{branch if number >= FORK else 0:032x}{max(number, 0):032x}"
+
+
+def summed(chain: ReplayChain, moves: Callable[[str], None]) -> int:
+    """The head's total difficulty, added up while the chain moves: told which height is asked for next."""
+
+    async def ask() -> int:
+        def before(method: str, params: Sequence[object]) -> None:
+            if method == "eth_getBlockByNumber":
+                moves(str(params[0]))
+
+        async with JsonRpcNode(chain) as node:
+            client = RpcClient(Endpoint.parse(node.url))
+            try:
+                fetcher = BlockFetcher(client)
+                head = await fetcher.header_by_hash(bytes.fromhex(named(HEAD, 0)[2:]))
+                assert head is not None
+                node.before = before
+                return await TotalDifficulties(fetcher, RecentBlocks([], window=10), sum_blocks=HEAD).of(head)
+            finally:
+                await client.close()
+
+    return asyncio.run(ask())
+
+
+def test_difficulty_that_is_added_up_over_several_batches_of_headers_is_the_chains() -> None:
+    assert summed(two_branches(), lambda _: None) == OWN * (HEAD + 1)
+
+
+def test_chain_that_forks_and_comes_back_between_two_batches_of_headers_is_not_added_up() -> None:
+    """The first batch is of one branch, the second of the other, which is the head's: each is whole in itself."""
+    chain, turns = two_branches(), []
+
+    def moves(height: str) -> None:
+        branch = {hex(0): 1, hex(HEADERS_AT_ONCE): 0}.get(height)
+        if branch is not None:
+            turns.append(branch)
+            chain.set_head(named(HEAD, branch))
+
+    with pytest.raises(ChainMovedError, match="during the sum of its difficulties"):
+        summed(chain, moves)
+    assert turns == [1, 0]
+    assert chain.hash_at(HEAD) == named(HEAD, 0), "it has come back"
+
+
+def test_chain_that_has_forked_when_the_last_headers_are_read_is_not_added_up() -> None:
+    chain = two_branches()
+    with pytest.raises(ChainMovedError, match="during the sum of its difficulties"):
+        summed(chain, lambda height: chain.set_head(named(HEAD, 1)) if height == hex(0) else None)

@@ -1,0 +1,637 @@
+"""The publisher's session: buffer, cursor, back-off, nodes; forks as facts P49 says."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardinal.errors import LocalProtocolError
+from cardinal.protocols.publish import (
+    NONE,
+    Acknowledgement,
+    BehindPublisher,
+    BlockEnd,
+    BlockItemSet,
+    Close,
+    Drained,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Header,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    ResendBlock,
+    Response,
+    Saturated,
+    SessionEffect,
+    SessionSettings,
+    SkipBlock,
+    Status,
+    read_item,
+)
+from model.publish_scenario import bytes_field, header_item, label, other_item, proof_item
+
+MEBIBYTE = 1024 * 1024
+
+
+def block(number: int, name: str = "", parent: str = "", size: int = 3) -> tuple[bytes, ...]:
+    """The items of a block; ``name`` and ``parent`` are labels of its hash and its parent's."""
+    header = header_item(number, label(name), label(parent)) if name else header_item(number)
+    return header, other_item(size=size), proof_item(number)
+
+
+class Host:
+    """A session, its time, and what it sent."""
+
+    def __init__(self, nodes: tuple[str, ...] = ("a",), draw: float = 0.5, **settings: float) -> None:
+        given = SessionSettings(**settings)  # type: ignore[arg-type] # numbers and one truth
+        self.session = PublisherSession(given, [(name, i) for i, name in enumerate(nodes)], lambda: draw)
+        self.now = 0.0
+        self.stream = 0
+        self.log: list[SessionEffect] = []
+        self.tick(0)
+
+    def take(self, effects: list[SessionEffect]) -> list[SessionEffect]:
+        self.log += effects
+        for effect in effects:
+            if isinstance(effect, Open):
+                self.stream = effect.stream
+                self.take(self.session.opened(effect.stream, self.now))
+        return effects
+
+    def tick(self, seconds: float) -> list[SessionEffect]:
+        self.now += seconds
+        return self.take(self.session.tick(self.now))
+
+    def add(self, *numbers: int, size: int = 3) -> None:
+        for number in numbers:
+            self.take(self.session.append(block(number, size=size), self.now, sealed=True))
+
+    def add_fork(self, *names: str) -> None:
+        """Blocks by label: "12a" is a child of the one before, "12b<11a" names its parent."""
+        for text in names:
+            name, _, parent = text.partition("<")
+            number = int(name.rstrip("abcdefgh"))
+            self.parent = parent or self.parent
+            self.take(self.session.append(block(number, name, self.parent), self.now, sealed=True))
+            self.parent = name
+
+    parent = "9a"
+
+    def receive(self, *responses: Response | None) -> list[SessionEffect]:
+        return [
+            effect
+            for response in responses
+            for effect in self.take(self.session.receive(self.stream, response, self.now))
+        ]
+
+    def send(self, most: int = 100) -> list[str]:
+        """Everything that the session has to send now: names of headers, "end 12", "items"."""
+        found = []
+        for _ in range(most):
+            effects = self.take(self.session.ready(self.stream, self.now))
+            if not effects or not isinstance(effects[0], Push):
+                break
+            found.append(self.named(effects[0]))
+        return found
+
+    @staticmethod
+    def named(push: Push) -> str:
+        match push.request:
+            case BlockItemSet(items):
+                first = read_item(items[0])
+                return (
+                    (first.hash.rstrip(b"\0").decode() or str(first.number)) if isinstance(first, Header) else "items"
+                )
+            case BlockEnd(number):
+                return f"end {number}"
+            case EndStream(code, earliest, latest):
+                return f"{EndCode(code).name} {earliest}-{latest}"
+
+    def opened(self) -> list[str]:
+        return [effect.node for effect in self.log if isinstance(effect, Open)]
+
+    def ended(self) -> list[str]:
+        return [
+            self.named(effect)
+            for effect in self.log
+            if isinstance(effect, Push) and isinstance(effect.request, EndStream)
+        ]
+
+
+# --- sending (P34) ------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_sent_in_order_and_end_with_a_block_end() -> None:
+    host = Host()
+    assert host.send() == []
+    host.add(10, 11)
+    assert host.send() == ["10", "end 10", "11", "end 11"]
+    assert host.receive(Acknowledgement(10)) == [Released(10)]
+    assert (host.session.held, host.session.acknowledged, host.session.node) == (1, 10, "a")
+
+
+def test_many_small_items_travel_in_sets_of_two_mebibytes_and_a_larger_one_alone() -> None:
+    host = Host()
+    sizes = [MEBIBYTE, MEBIBYTE // 2, MEBIBYTE, 5 * MEBIBYTE, 10]
+    items = (header_item(10), *(other_item(size=size) for size in sizes), proof_item(10), proof_item(10))
+    host.take(host.session.append(items, 0.0, sealed=True))
+    host.send()
+    sets = [effect.request.block_items for effect in host.log if isinstance(effect, Push)
+            and isinstance(effect.request, BlockItemSet)]  # fmt: skip
+    assert [len(one) for one in sets] == [3, 1, 1, 3]
+    assert tuple(item for one in sets for item in one) == items
+    assert host.session.held_bytes == sum(map(len, items))
+
+
+def test_all_proofs_are_in_one_set_after_content_that_fills_the_last() -> None:
+    host = Host()
+    items = (header_item(10), other_item(size=2 * MEBIBYTE - 20), *[proof_item(10)] * 9)
+    host.take(host.session.append(items, 0.0, sealed=True))
+    assert host.send() == ["10", "items", "end 10"]
+
+
+def test_proofs_that_are_larger_than_a_set_travel_in_one() -> None:
+    host = Host()
+    proofs = (bytes_field(9, bytes(MEBIBYTE)),) * 3
+    host.take(host.session.append((header_item(10), *proofs), 0.0, sealed=True))
+    assert host.send() == ["10", "items", "end 10"]
+
+
+def test_a_growing_block_is_sent_as_it_grows_and_its_proofs_when_it_is_sealed() -> None:
+    host = Host()
+    session = host.session
+    host.take(session.append((header_item(10),), 0.0, sealed=False))
+    assert host.send() == ["10"]
+    host.take(session.append((other_item(), proof_item(10)), 0.0, sealed=False))
+    assert host.send() == ["items"]
+    host.take(session.append((proof_item(10),), 0.0, sealed=True))
+    assert host.send() == ["items", "end 10"]
+
+
+@pytest.mark.parametrize(
+    ("items", "sealed"),
+    [
+        ((other_item(),), False),
+        ((*block(10), header_item(11)), False),
+        ((header_item(10), b"\x0a\x05"), False),
+        ((header_item(10), proof_item(10), other_item()), False),
+        ((header_item(10), other_item(size=7 * MEBIBYTE)), False),
+        ((header_item(10),), True),
+        ((), True),
+        ((header_item(NONE),), False),
+    ],
+)
+def test_items_that_are_no_block_are_refused(items: tuple[bytes, ...], *, sealed: bool) -> None:
+    with pytest.raises(LocalProtocolError):
+        Host().session.append(items, 0.0, sealed=sealed)
+
+
+def test_a_gap_and_a_block_of_another_branch_are_refused() -> None:
+    host, forks = Host(), Host(forks=True)
+    host.add(10)
+    with pytest.raises(LocalProtocolError, match="block 12 does not follow block 10"):
+        host.add(12)
+    with pytest.raises(LocalProtocolError, match="must carry its hash"):
+        forks.add(10)
+    forks.add_fork("10a")
+    with pytest.raises(LocalProtocolError, match="report the reorg"):
+        forks.add_fork("11a<10b")
+
+
+# --- the cursor (P35, P36) ----------------------------------------------------------------------------------------
+
+
+def test_a_skipped_block_is_stopped_and_kept() -> None:
+    host = Host()
+    host.take(host.session.append((header_item(10),), 0.0, sealed=False))
+    assert host.send() == ["10"]
+    host.receive(SkipBlock(9), SkipBlock(10))
+    host.take(host.session.append((other_item(), proof_item(10)), 0.0, sealed=True))
+    host.add(11)
+    assert host.send() == ["11", "end 11"]
+    assert host.session.held == 2
+
+
+def test_a_block_that_is_acknowledged_while_it_grows_is_let_go() -> None:
+    host = Host()
+    host.take(host.session.append((header_item(10),), 0.0, sealed=False))
+    host.send()
+    host.receive(Acknowledgement(12))
+    host.take(host.session.append((other_item(), proof_item(10)), 0.0, sealed=True))
+    host.add(11, 12, 13)
+    assert host.send() == ["13", "end 13"]
+    assert host.session.held == 1
+
+
+def test_a_block_is_resent_after_the_one_in_hand() -> None:
+    host = Host()
+    host.add(10, 11, 12)
+    assert host.send(5) == ["10", "end 10", "11", "end 11", "12"]
+    host.receive(ResendBlock(13), ResendBlock(11), ResendBlock(10))
+    assert host.send() == ["end 12", "10", "end 10", "11", "end 11", "12", "end 12"]
+
+
+def test_a_block_that_was_resent_by_another_in_between_is_not_sent_again() -> None:
+    host = Host()
+    host.add(10, 11)
+    host.send(3)
+    host.receive(ResendBlock(10), Acknowledgement(10))
+    assert host.send() == ["end 11"]
+
+
+def test_a_growing_block_in_hand_waits_for_the_one_to_resend() -> None:
+    host = Host()
+    host.add(10)
+    host.take(host.session.append((header_item(11),), 0.0, sealed=False))
+    host.send()
+    host.receive(ResendBlock(10))
+    assert host.send() == ["10", "end 10", "11"]
+
+
+def test_a_skip_in_hand_makes_place_for_the_block_to_resend() -> None:
+    host = Host()
+    host.add(10, 11)
+    host.send(3)
+    host.receive(ResendBlock(10), SkipBlock(11))
+    assert host.send() == ["10", "end 10", "11", "end 11"]
+
+
+def test_a_resend_of_what_is_not_held_ends_the_stream() -> None:
+    host = Host()
+    host.add(10, 11)
+    host.send()
+    host.receive(Acknowledgement(10), ResendBlock(10))
+    assert host.ended() == ["TOO_FAR_BEHIND 10-10"]
+
+
+def test_two_behinds_in_flight_are_one() -> None:
+    """Consensus node 23928 and 23250."""
+    host = Host()
+    host.add(10, 11, 12)
+    host.send()
+    host.receive(BehindPublisher(9), BehindPublisher(9))
+    assert host.send(1) == ["10"]
+    host.receive(BehindPublisher(9))
+    assert host.send() == ["end 10", "11", "end 11", "12", "end 12"]
+
+
+def test_the_same_behind_without_progress_waits_longer_each_time() -> None:
+    host = Host()
+    host.add(10, 11)
+    waits = []
+    for _ in range(6):
+        host.send()
+        host.receive(BehindPublisher(9))
+        waited = 0.0
+        while not host.send(1):
+            host.tick(0.25)
+            waited += 0.25
+        waits.append(waited)
+    assert waits == [0, 0.25, 0.5, 1, 2, 2]
+
+
+def test_an_acknowledgement_between_ends_the_waiting() -> None:
+    host = Host()
+    host.add(10, 11, 12, 13)
+    host.send()
+    host.receive(BehindPublisher(10))
+    host.send()
+    host.receive(Acknowledgement(10), BehindPublisher(10))
+    assert host.send(1) == ["11"]
+
+
+def test_a_node_far_behind_cools_longer_each_time() -> None:
+    host = Host(behind_cooling_most=4)
+    host.add(10)
+    host.send()
+    host.receive(Acknowledgement(10))
+    host.add(11)
+    pauses = []
+    for _ in range(4):
+        host.send()
+        host.receive(BehindPublisher(5))
+        pauses.append(0)
+        count = len(host.opened())
+        while len(host.opened()) == count:
+            host.tick(1)
+            pauses[-1] += 1
+    assert pauses == [1, 2, 4, 4]
+    assert host.ended()[0] == "TOO_FAR_BEHIND 10-10"
+
+
+def test_an_empty_node_begins_with_block_zero() -> None:
+    host = Host()
+    host.add(0, 1)
+    host.send()
+    host.receive(BehindPublisher(NONE))
+    assert host.send(1) == ["0"]
+
+
+def test_nothing_is_made_of_answers_before_the_first_block() -> None:
+    host = Host()
+    host.receive(None, SkipBlock(3), ResendBlock(3), BehindPublisher(2), Acknowledgement(NONE))
+    host.add(10)
+    assert host.send() == ["10", "end 10"]
+
+
+# --- ends and nodes (P37, P38, P40) -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [Status.SUCCESS, Status.ERROR, Status.UNKNOWN, Status.PERSISTENCE_FAILED, 8, -1])
+def test_another_node_is_taken_at_once_and_the_first_again_when_it_cooled(status: int) -> None:
+    host = Host(("a", "b"))
+    host.add(10)
+    host.send()
+    assert host.receive(EndOfStream(status, NONE)) == [Close(1), Open("b", 2)]
+    assert host.send() == ["10", "end 10"]
+    host.receive(EndOfStream(Status.ERROR, NONE))
+    host.tick(29)
+    assert host.opened() == ["a", "b"]
+    host.tick(1)
+    assert host.opened() == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    "status", [Status.INVALID_REQUEST, Status.TIMEOUT, Status.DUPLICATE_BLOCK, Status.BAD_BLOCK_PROOF]
+)
+def test_the_same_node_is_taken_after_a_back_off_from_the_block_after_the_nodes_last(status: Status) -> None:
+    host = Host(("a", "b"))
+    host.add(10, 11)
+    host.send()
+    assert host.receive(EndOfStream(status, 10)) == [Close(1), Released(10)]
+    host.tick(0.7)
+    assert host.opened() == ["a"]
+    host.tick(0.1)
+    assert host.opened() == ["a", "a"]
+    assert host.send() == ["11", "end 11"]
+
+
+def test_the_back_off_grows_and_an_acknowledgement_ends_it() -> None:
+    host = Host(draw=0, storm_ends=99)
+    host.add(10)
+    waits = []
+    for i in range(6):
+        host.send()
+        if i == 5:
+            host.receive(Acknowledgement(9))
+        host.receive(EndOfStream(Status.TIMEOUT, NONE))
+        waits.append(0.0)
+        count = len(host.opened())
+        while len(host.opened()) == count:
+            host.tick(0.5)
+            waits[-1] += 0.5
+    assert waits == [0.5, 1, 2, 4, 5, 0.5]
+
+
+def test_six_ends_in_half_a_minute_are_followed_by_a_pause() -> None:
+    host = Host(draw=0, backoff_most=1)
+    host.add(10)
+    for _ in range(6):
+        host.receive(EndOfStream(Status.INVALID_REQUEST, NONE))
+        host.tick(0.5)
+    assert len(host.opened()) == 6
+    host.tick(29)
+    assert len(host.opened()) == 6
+    host.tick(1)
+    assert len(host.opened()) == 7
+    host.tick(40)
+    host.receive(EndOfStream(Status.INVALID_REQUEST, NONE))
+    host.tick(40)
+    host.receive(EndOfStream(Status.INVALID_REQUEST, NONE))
+    assert host.tick(0.5)
+
+
+def test_a_lost_stream_continues_on_another_node_with_what_is_unacknowledged() -> None:
+    """Consensus node 25389: nothing that was not acknowledged is forgotten."""
+    host = Host(("a", "b"))
+    host.add(10, 11)
+    host.send()
+    host.receive(Acknowledgement(10))
+    host.take(host.session.closed(1, 0.0))
+    assert host.opened() == ["a", "b"]
+    assert host.send() == ["11", "end 11"]
+    assert host.session.receive(1, Acknowledgement(11), 0.0) == []
+    assert host.session.ready(1, 0.0) == host.session.closed(1, 0.0) == host.session.opened(1, 0.0) == []
+
+
+def test_late_acknowledgements_make_the_session_leave() -> None:
+    host = Host(("a", "b"))
+    host.add(*range(10, 16))
+    host.send()
+    host.tick(31)
+    assert host.ended() == ["TIMEOUT 10-15"]
+    assert host.opened() == ["a", "b"]
+
+
+def test_five_acknowledgements_that_came_late_make_the_session_leave() -> None:
+    host = Host(("a", "b"), late_after=2)
+    for number in range(10, 15):
+        host.add(number)
+        host.send()
+        host.tick(3)
+        host.receive(Acknowledgement(number))
+    assert host.ended() == ["TIMEOUT 13-13"]
+
+
+def test_acknowledgements_in_time_forgive_late_ones() -> None:
+    host = Host(("a", "b"), late_after=2)
+    for number in range(10, 20):
+        host.add(number)
+        host.send()
+        host.tick(3 if number % 3 else 1)
+        host.receive(Acknowledgement(number))
+    assert host.ended() == []
+
+
+def test_a_stream_is_reset_between_blocks_once_a_day() -> None:
+    host = Host(("a", "b"), draw=0.9)
+    host.take(host.session.append((header_item(10),), 0.0, sealed=False))
+    host.send()
+    host.tick(86_400)
+    assert host.ended() == []
+    host.take(host.session.append((proof_item(10),), host.now, sealed=True))
+    assert host.send(3) == ["items", "end 10", "RESET 10-10"]
+    assert host.opened() == ["a", "b"]
+    host.receive(Acknowledgement(10))
+    host.tick(86_400)
+    assert host.ended() == ["RESET 10-10", "RESET 10-10"]
+
+
+def test_a_session_that_stops_ends_its_stream_and_opens_no_other() -> None:
+    host = Host()
+    host.add(10)
+    host.send(1)
+    host.take(host.session.stop(0.0))
+    assert host.ended() == ["ERROR 10-10"]
+    assert host.tick(100) == [] == host.session.stop(100.0)
+    idle = Host()
+    idle.take(idle.session.stop(0.0))
+    assert idle.ended() == ["RESET 0-0"]
+    assert idle.session.node is None
+
+
+# --- the buffer (P33, P39) ----------------------------------------------------------------------------------------
+
+
+def test_a_half_full_buffer_makes_the_session_try_another_node_and_a_full_one_stops_the_host() -> None:
+    host = Host(("a", "b"), buffer_blocks=10)
+    host.add(*range(10, 15))
+    host.tick(19)
+    assert host.opened() == ["a"]
+    host.tick(1)
+    assert host.opened() == ["a", "b"]
+    assert host.ended() == ["TIMEOUT 10-14"]
+    host.add(*range(15, 20))
+    assert host.log[-1] == Saturated()
+    host.send()
+    assert host.receive(Acknowledgement(10)) == [Released(10)]
+    assert host.receive(Acknowledgement(11)) == [Released(11), Drained()]
+
+
+def test_growing_blocks_saturate() -> None:
+    """Consensus node 26949."""
+    host = Host(buffer_bytes=100)
+    host.take(host.session.append((header_item(10), other_item(size=200)), 0.0, sealed=False))
+    assert host.log[-1] == Saturated()
+    host.take(host.session.append((proof_item(10),), 0.0, sealed=True))
+    assert host.send() == ["10", "end 10"]
+    assert host.receive(Acknowledgement(10)) == [Released(10), Drained()]
+
+
+# --- forks (P49) --------------------------------------------------------------------------------------------------
+
+
+def test_a_reorg_in_mid_block_continues_above_the_ancestor_on_the_same_stream() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a")
+    assert host.send(5) == ["10a", "end 10", "11a", "end 11", "12a"]
+    host.take(host.session.reorg(10, 0.0))
+    host.add_fork("11b<10a", "12b")
+    assert host.send() == ["11b", "end 11", "12b", "end 12"]
+    assert host.opened() == ["a"]
+
+
+def test_until_the_restart_answers_mean_what_was_sent_before_the_turn() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a")
+    host.send()
+    host.take(host.session.reorg(10, 0.0))
+    host.add_fork("11b<10a", "12b")
+    assert host.send(1) == ["11b"]
+    assert host.receive(SkipBlock(11), BehindPublisher(9), ResendBlock(11)) == []
+    assert host.send(1) == ["end 11"]
+    assert host.receive(Acknowledgement(11)) == [Released(10)]
+    assert host.receive(Acknowledgement(NONE), Acknowledgement(11)) == [Released(11)]
+    assert host.send() == ["12b", "end 12"]
+
+
+def test_a_resend_of_a_common_ancestor_is_obeyed_before_the_restart() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a")
+    host.send()
+    host.take(host.session.reorg(10, 0.0))
+    host.add_fork("11b<10a")
+    host.send()
+    host.receive(ResendBlock(10))
+    assert host.send() == ["10a", "end 10", "11b", "end 11"]
+
+
+def test_an_acknowledgement_of_an_abandoned_branch_releases_its_ancestors_alone() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a")
+    host.send()
+    host.take(host.session.reorg(10, 0.0))
+    host.add_fork("11b<10a")
+    assert host.receive(Acknowledgement(12)) == [Released(10)]
+    assert host.receive(Acknowledgement(30)) == []
+    assert host.send() == ["11b", "end 11"]
+
+
+def test_the_parent_of_the_first_header_is_released_too() -> None:
+    host = Host(("a", "b"), forks=True)
+    host.add_fork("10a", "11a", "12a")
+    host.send()
+    host.receive(ResendBlock(11))
+    assert host.send(1) == ["11a"]
+    assert host.receive(Acknowledgement(NONE), Acknowledgement(10)) == [Released(10)]
+
+
+def test_a_reorg_moves_a_resend_that_is_pending() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a")
+    host.send(5)
+    host.receive(ResendBlock(10))
+    host.take(host.session.reorg(11, 0.0))
+    host.take(host.session.reorg(30, 0.0))
+    assert host.send() == ["10a", "end 10", "11a", "end 11"]
+
+
+def test_behind_below_the_lowest_block_offers_that_one_first() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a", "13a")
+    host.send()
+    host.receive(Acknowledgement(10), Acknowledgement(11))
+    host.receive(BehindPublisher(9))
+    assert host.send(1) == ["12a"]
+    host.receive(Acknowledgement(NONE), BehindPublisher(9))
+    assert host.ended() == ["TOO_FAR_BEHIND 11-11"]
+
+
+def test_behind_only_lowers_a_cursor_that_was_moved() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a", "13a")
+    host.send()
+    host.receive(BehindPublisher(11), BehindPublisher(10), BehindPublisher(12), SkipBlock(13))
+    assert host.send(1) == ["11a"]
+
+
+def test_a_tip_that_the_node_has_no_place_for_is_offered_again() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a")
+    host.send()
+    host.receive(BehindPublisher(9))
+    assert host.send() == []
+    host.tick(0.25)
+    assert host.send() == ["10a", "end 10"]
+
+
+def test_the_acknowledgement_that_follows_a_turn_does_not_end_the_waiting() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a")
+    host.send()
+    host.receive(Acknowledgement(10), Acknowledgement(11))
+    host.take(host.session.reorg(10, 0.0))
+    host.add_fork("11b<10a")
+    host.send()
+    waits = []
+    for _ in range(5):
+        host.receive(Acknowledgement(NONE), Acknowledgement(10), BehindPublisher(10))
+        waits.append(0.0)
+        while host.send() != ["11b", "end 11"]:
+            host.tick(0.25)
+            waits[-1] += 0.25
+    assert waits == [0.25, 0.5, 1, 2, 2]
+
+
+def test_a_duplicate_ends_the_stream_and_the_next_begins_above_the_floor() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a", "12a")
+    host.send()
+    host.receive(EndOfStream(Status.DUPLICATE_BLOCK, 11))
+    assert host.session.held == 3
+    host.tick(1)
+    assert host.send() == ["12a", "end 12"]
+    host.receive(EndOfStream(Status.TIMEOUT, 11))
+    host.tick(2)
+    assert host.send(1) == ["10a"]
+
+
+def test_a_node_that_is_ahead_is_followed() -> None:
+    host = Host(forks=True)
+    host.add_fork("10a", "11a")
+    host.send()
+    host.receive(BehindPublisher(40))
+    host.add_fork("12a")
+    assert host.send() == ["12a", "end 12"]

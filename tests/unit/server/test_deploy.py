@@ -1,0 +1,167 @@
+"""deploy/: the dashboard, the alert rules and Prometheus' targets name metrics and services that exist."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from dataclasses import fields
+from typing import Any
+
+import click
+import pytest
+from prometheus_client import CollectorRegistry
+
+from blocks import Blocks
+from cardinal.cli.main import cardinal
+from cardinal.consuming.metrics import ConsumerMetrics
+from cardinal.feeds import FeedReport, NodeReport
+from cardinal.metrics import new_registry
+from cardinal.producing.inflight import ProducerStats
+from cardinal.producing.standby.arrivals import ArrivalCounts
+from cardinal.protocols.streams.publishing.standby import ProducerCount
+from cardinal.protocols.streams.types import Finality
+from cardinal.server.ingest.metrics import IngestMetrics, IngestStatus
+from cardinal.server.produce import Progress
+from cardinal.server.produce.metrics import ProduceMetrics
+from cardinal.server.serve.status import ServeStatus, StatusCollector
+from cardinal_spark.metrics import LakeMetrics
+from compose import ROOT, services
+
+DEPLOY = ROOT / "deploy"
+NAME = re.compile(r"\b(?:cardinal_(?:produce|consumer|lake|serve|ingest)_\w+)")
+
+PROGRESS = Progress(
+    number=9,
+    hash=bytes(32),
+    published=8,
+    target=9,
+    stats=ProducerStats(1, 2, 3, 1, 0, 4, 5),
+    retries=1,
+    renewals=0,
+    reorgs=1,
+    partial=(),
+    above=(),
+    absent=frozenset(),
+    producers=ProducerCount(("one",), 0, {"one": 1}),
+    arrivals=ArrivalCounts(0, 0, {"one": 0.0}),
+    finality=Finality(5, 3),
+    oldest_seconds=0.0,
+    idle_seconds=0.0,
+    stalled_seconds=0.0,
+    eta_seconds=1.0,
+    connected=True,
+    nodes=FeedReport((NodeReport("http://node", 9, 1, {"answer": 1}),)),
+    waits_for="",
+)
+
+
+class Quiet:
+    """A consumer that has nothing to read."""
+
+    app = Blocks()
+    ready = caught_up = connected = True
+    lag = open_blocks = held_bytes = 0
+    lag_seconds = 0.0
+    awaited = ()
+
+
+def names(registry: CollectorRegistry) -> set[str]:
+    """Every name of a sample; of metrics with labels that have none yet, the names that samples will have."""
+    found = {sample.name for family in registry.collect() for sample in family.samples}
+    endings = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+    return found | {family.name + ending for family in registry.collect() for ending in endings.get(family.type, ("",))}
+
+
+def known() -> set[str]:
+    produce = ProduceMetrics()
+    produce.progress = lambda: PROGRESS
+    consumer = ConsumerMetrics(Quiet())  # type: ignore[arg-type] # as much of a consumer as metrics read
+    serve = new_registry()
+    serve.register(StatusCollector(lambda: ServeStatus(*[0] * len(fields(ServeStatus)))))
+    numbers = [{} if "Mapping" in str(field.type) else 0 for field in fields(IngestStatus)]
+    ingest = IngestMetrics(lambda: IngestStatus(*numbers))  # type: ignore[arg-type] # numbers, and counts by name
+    registries = (produce.registry, consumer.registry, LakeMetrics().registry, serve, ingest.registry)
+    return set().union(*map(names, registries))
+
+
+def yaml(name: str) -> Any:  # noqa: ANN401 - whatever the file holds
+    reader = pytest.importorskip("yaml", reason="pyyaml is not installed: nothing here reads YAML")
+    return reader.safe_load((DEPLOY / name).read_text())
+
+
+def test_every_panel_of_the_dashboard_shows_a_metric_that_exists() -> None:
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/cardinal.json").read_text())
+    panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    assert len(panels) > 20
+    for panel in panels:
+        for target in panel["targets"]:
+            named = NAME.findall(target["expr"])
+            assert named, panel["title"]
+            assert set(named) <= known(), panel["title"]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    (variable,) = dashboard["templating"]["list"]
+    assert set(NAME.findall(variable["query"])) <= known()
+    sources = {panel["datasource"]["uid"] for panel in panels}
+    assert sources == {one["uid"] for one in yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]}
+
+
+def test_every_alert_rule_reads_a_metric_that_exists_and_says_what_is_wrong() -> None:
+    rules = [rule for group in yaml("alerts.yml")["groups"] for rule in group["rules"]]
+    assert len({rule["alert"] for rule in rules}) == len(rules) > 10
+    for rule in rules:
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert rule["annotations"]["summary"]
+        named = set(NAME.findall(rule["expr"]))
+        assert named <= known(), rule["alert"]
+        assert named or rule["expr"].startswith("up{"), rule["alert"]
+
+
+def test_streams_of_one_prometheus_are_told_apart() -> None:
+    """The alert takes the best producer of each stream, one that is down included, by a label that every target has."""
+    rules = {rule["alert"]: rule["expr"] for group in yaml("alerts.yml")["groups"] for rule in group["rules"]}
+    assert rules["CardinalNoProducerDelivers"].startswith("max by (stream) (")
+    assert 'up{job="produce"} == 0' in rules["CardinalNoProducerDelivers"]
+    (job,) = [job for job in yaml("prometheus.yml")["scrape_configs"] if job["job_name"] == "produce"]
+    assert all(group["labels"]["stream"] for group in job["static_configs"])
+
+
+def test_a_metric_that_does_not_exist_is_noticed() -> None:
+    assert not set(NAME.findall("rate(cardinal_produce_blocks[1m])")) <= known(), "the counter is called …_total"
+    assert set(NAME.findall("rate(cardinal_produce_blocks_total[1m])")) <= known()
+
+
+def test_prometheus_scrapes_services_of_the_composition_on_the_port_that_they_serve() -> None:
+    config = yaml("prometheus.yml")
+    targets = [one for job in config["scrape_configs"] for group in job["static_configs"] for one in group["targets"]]
+    assert {target.partition(":")[0] for target in targets} == {"producer-a", "producer-b", "serve", "lake"}
+    for target in targets:
+        name, _, port = target.partition(":")
+        assert any(part.endswith(f":{port}") for part in services()[name]["command"]), target
+    mounts = [volume.split(":") for volume in services()["prometheus"]["volumes"]]
+    assert {source for source, target, *_ in mounts if target.startswith("/etc/prometheus/")} == {
+        "./deploy/prometheus.yml",
+        *(f"./deploy/{name}" for name in config["rule_files"]),
+    }
+
+
+def test_grafana_finds_the_dashboard_where_it_is_mounted() -> None:
+    (provider,) = yaml("grafana/provisioning/dashboards/cardinal.yml")["providers"]
+    mounts = dict(volume.split(":")[:2] for volume in services()["grafana"]["volumes"])
+    assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+
+
+def test_the_unit_starts_a_command_that_exists() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign] # systemd's names have capitals
+    unit.read(DEPLOY / "cardinal-produce@.service")
+    program, *words = unit["Service"]["ExecStart"].split()
+    assert program.endswith("/cardinal")
+    words = [{"${CARDINAL_FROM}": "dev://", "${CARDINAL_TO}": "null://"}.get(word, word) for word in words[:-1]]
+    context = cardinal.make_context("cardinal", words)
+    name, *arguments = context._protected_args + context.args
+    command = cardinal.get_command(context, name)
+    assert isinstance(command, click.Command)
+    assert command.make_context(name, list(arguments), parent=context).params["to_url"] == "null://"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2"
+    assert (unit["Service"]["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0"), "it is not given up"
