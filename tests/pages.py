@@ -39,7 +39,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
 
 
-def run_block(language: str, text: str, folder: Path, *, seconds: float = 180) -> None:
+def run_block(language: str, text: str, folder: Path, *, seconds: float = 600) -> None:
     """Run a block in a folder, in a process of its own; AssertionError with what it printed where it fails.
 
     A block of tests runs in pytest, with the project's `docs` at hand.

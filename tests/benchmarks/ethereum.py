@@ -10,7 +10,8 @@ single block is its start, and is taken off where blocks are compared. The
 rounds are interleaved; shown is the median. ``raw`` is the limit: aiohttp, JSON parsed, nothing looked at. Ours are
 verified whole and split into messages. ethereum-etl (2.4.2) writes CSV, cryo (0.3.2) Parquet; neither verifies.
 
-Before the table: one such block, and one mainnet block of the fixtures, stage by stage, the least of many rounds.
+Before the table: one such block, and one mainnet block of the fixtures, stage by stage, the least of many rounds; and
+what an ingest node's worker takes to verify each mainnet block from its body.
 """
 
 from __future__ import annotations
@@ -36,11 +37,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from ethereum_blocks import Built, build, replay
 
 from cardinal import apps
+from cardinal.apps.body import frame, items_of
 from cardinal.apps.evm.chains import chain_of
 from cardinal.apps.evm.checks.integrity import verify
 from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
+from cardinal.protocols.publish import BlockId
 from cardinal.protocols.streams import split
+from cardinal.server.ingest.blocks import blocks_of
 from cardinal.testing.node import JsonRpcNode
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings
@@ -81,6 +85,7 @@ def stages(rounds: int) -> None:
     mainnet = [_texts(path) for path in sorted(FIXTURES.glob("[0-9]*[0-9].json.gz")) if "messages" not in path.name]
     if mainnet:
         one_block("mainnet block", 1, mainnet, rounds, goal="; goal 8")
+        published(mainnet, rounds)
     else:
         _say("mainnet block: skipped, there are no fixtures beside the project")
 
@@ -101,6 +106,21 @@ def one_block(name: str, chain_id: int, raws: list[tuple[bytes, bytes]], rounds:
     each = {name: seconds / len(raws) * 1000 for name, seconds in best.items()}
     parts = ", ".join(f"{name} {milliseconds:.3f}" for name, milliseconds in each.items())
     _say(f"{name} of {transactions:.0f} transactions: {sum(each.values()):.3f} ms CPU ({parts}){goal}")
+
+
+def published(raws: list[tuple[bytes, bytes]], rounds: int) -> None:
+    """One line: from the body of each mainnet block to the verdict, the least of many rounds."""
+    chain, blocks = chain_of(1), blocks_of(apps.get("evm", chain_id=1))
+    best: dict[str, float] = {}
+    for texts in raws:
+        shown: Any = _parsed(*texts)
+        payload = payload_of(verify(*shown, chain=chain), chain_id=1, chain=chain)
+        block, parent = BlockId(payload.number, payload.hash), BlockId(payload.number - 1, payload.parent)
+        body = frame(items_of(payload, chain_id=1))
+        for _ in range(rounds):
+            _timed(best, block.hash.hex(), lambda of=(block, parent, body): [blocks.verify(*of)])
+    costs = [seconds * 1000 for seconds in best.values()]
+    _say(f"published mainnet block, verified: median {statistics.median(costs):.1f} ms, worst {max(costs):.1f} ms CPU")
 
 
 def _json(value: object) -> bytes:

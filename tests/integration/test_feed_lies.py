@@ -84,6 +84,16 @@ def failed_beside_a_root(block: Built, dice: random.Random) -> object:
     return receipts
 
 
+def failed_status(block: Built, dice: random.Random) -> object:
+    receipts = _receipts(block)
+    dice.choice(receipts)["status"] = "0x0"
+    return receipts
+
+
+def swapped_receipts(block: Built, _: random.Random) -> object:
+    return _receipts(block)[::-1]
+
+
 def created_at_a_nonce_of_its_own(block: Built, dice: random.Random) -> object:
     receipts = _receipts(block)
     dice.choice(receipts).update(depositNonce="0x1", contractAddress=text(dice.randbytes(20)))
@@ -113,6 +123,10 @@ def another_header(block: Built, dice: random.Random) -> object:
     return shown
 
 
+def emptied_bloom(block: Built, _: random.Random) -> object:
+    return {**_block(block), "logsBloom": "0x" + "00" * 256}
+
+
 def stale_block(block: Built, _: random.Random) -> object:
     """The block that stood at this height before a reorg, whole and right, but not what was asked for."""
     return build(None, "stale", number=block.number).block
@@ -134,11 +148,11 @@ def null(_: Built, __: random.Random) -> object:
 LIES: dict[str, tuple[Lie, ...]] = {
     "receipts": (
         *(wrong_receipts, dropped_log, added_log, changed_data, empty_receipts, one_receipt_short),
-        *(failed_beside_a_root, created_at_a_nonce_of_its_own, null),
+        *(failed_status, swapped_receipts, failed_beside_a_root, created_at_a_nonce_of_its_own, null),
     ),
     "block": (
         *(swapped_transactions, changed_transaction, no_transactions, another_header),
-        *(stale_block, stale_under_this_name, another_parent, null),
+        *(emptied_bloom, stale_block, stale_under_this_name, another_parent, null),
     ),
 }
 

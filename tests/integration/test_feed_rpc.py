@@ -1,14 +1,19 @@
-"""The JSON-RPC client against answers of every shape that nodes were seen to give."""
+"""The node feed's requests: shapes of answers, batch sizes, rates, busy gateways."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from ethereum_blocks import grow, replay
-from feeding import asynchronous
+from feeding import QUICK as FOLLOWING
+from feeding import asynchronous, everything, given, hashes, opened, take
 from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 
 from cardinal.config.url import Endpoint
@@ -210,3 +215,249 @@ async def test_server_for_tests_answers_like_a_node() -> None:
                 await client.call(method, *params)
             assert refused.value.code == code
         await client.close()
+
+
+# --- how much the client asks for, and how often, of nodes that bear little, count calls, or are slow ----------------
+
+
+LATER, TOO_LARGE = -32005, -32003
+
+
+class Bearer:
+    """A node that bears so many calls in a batch; ``refuse`` says how it refuses more."""
+
+    def __init__(self, bears: int, refuse: Any) -> None:  # noqa: ANN401 - JSON
+        self.bears = bears
+        self.sizes: list[int] = []
+        self._refuse = refuse
+
+    def __call__(self, asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        whole = asked if isinstance(asked, list) else [asked]
+        self.sizes.append(len(whole))
+        if len(whole) > self.bears:
+            return self._refuse(whole)  # type: ignore[no-any-return] # JSON
+        answers = [result(one) for one in whole]
+        return 200, answers if isinstance(asked, list) else answers[0]
+
+
+def too_long_in_the_middle(asked: list[Any]) -> tuple[int, Any]:
+    """As geth cuts a batch whose answers are too long together: those that fitted, and an error for each other."""
+    cut = [refusal(TOO_LARGE, "response too large", one["id"]) for one in asked[3:]]
+    return 200, [*(result(one) for one in asked[:3]), *cut]
+
+
+REFUSALS = {
+    "http 413": lambda _: (413, "too large"),
+    "one error": lambda _: (200, refusal(-32600, "batch too large")),
+    "one error that sounds like later": lambda _: (200, [refusal(LATER, "batch limit of 10 exceeded")]),
+    "an error of a provider": lambda _: (400, refusal(-32000, "maximum number of calls is 10")),
+    "errors inside": too_long_in_the_middle,
+    "http 504": lambda _: (504, "gateway timeout"),
+}
+
+
+@pytest.mark.parametrize("refuse", REFUSALS.values(), ids=REFUSALS)
+@asynchronous
+async def test_batch_is_halved_until_it_is_borne_and_grows_again_when_more_is(refuse: Any) -> None:  # noqa: ANN401
+    node = Bearer(10, refuse)
+    async with scripted(node, settings=replace(QUICK, batch=64, attempts=5)) as client:
+        assert await numbers(client, 64) == list(range(64))
+        assert node.sizes[:5] == [64, 32, 16, 8, 8]
+        node.sizes.clear()
+        node.bears = 64
+        assert await numbers(client, 2000) == list(range(2000))
+        assert max(node.sizes) > 10
+        assert sorted(node.sizes[:-1]) == node.sizes[:-1]
+
+
+@pytest.mark.parametrize("scheme", ["http"])
+@asynchronous
+async def test_batch_that_takes_too_long_is_halved_like_one_that_is_refused(scheme: str) -> None:
+    sizes: list[int] = []
+
+    async def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        sizes.append(len(asked))
+        await asyncio.sleep(0 if len(asked) <= 8 else 60)
+        return 200, [result(one) for one in asked]
+
+    async with scripted(script, scheme, replace(QUICK, timeout=0.2, attempts=4)) as client:
+        assert await numbers(client, 32) == list(range(32))
+    assert sizes == [32, 16, 8, 8, 8, 8]
+
+
+@asynchronous
+async def test_node_that_is_always_too_slow_is_given_up_after_the_attempts() -> None:
+    asked_for: list[int] = []
+
+    async def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        asked_for.append(len(asked))
+        await asyncio.sleep(60)
+        return 200, []
+
+    async with scripted(script, settings=replace(QUICK, timeout=0.1, attempts=3)) as client:
+        with pytest.raises(NodeUnreachableError, match="did not answer within"):
+            await client.batch(calls(100))
+    assert asked_for == [100, 50, 25]
+
+
+@asynchronous
+async def test_calls_a_second_are_kept_to_over_all_requests() -> None:
+    made: list[tuple[float, int]] = []
+
+    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        made.append((time.monotonic(), len(asked)))
+        return 200, [result(one) for one in asked]
+
+    settings = RpcSettings(rate=100.0, batch=20, connections=4)
+    async with scripted(script, settings=settings) as client:
+        began = time.monotonic()
+        await asyncio.gather(*(numbers(client, 60) for _ in range(4)))
+    total = 0
+    for at, count in made:
+        total += count
+        assert total <= 100 * (at - began) + 100 + 20
+    assert total == 240
+
+
+@asynchronous
+async def test_no_more_requests_are_on_their_way_than_allowed() -> None:
+    under_way = most = 0
+
+    async def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.02)
+        under_way -= 1
+        return 200, [result(one) for one in asked]
+
+    async with scripted(script, settings=replace(QUICK, batch=2, connections=3)) as client:
+        await asyncio.gather(*(numbers(client, 6) for _ in range(8)))
+    assert most == 3
+
+
+# --- gateways that have no time or no node now, and say so in JSON: they are waited for as if they said it in HTTP ---
+
+
+LIMITED = {"message": "API rate limit exceeded"}
+"""As gateways answer that speak no JSON-RPC of their own."""
+
+BUSY = [
+    *((status, LIMITED) for status in (429, 500, 502, 503)),
+    *((status, {}) for status in (429, 500, 502, 503)),
+    *((status, refusal(-32005, "API rate limit exceeded")) for status in (429, 502, 503)),
+    *((status, refusal(-32603, "no backend")) for status in (429, 502, 503)),
+    *((status, refusal(0, "API rate limit exceeded")) for status in (429, 500)),
+    *((200, refusal(code, "API rate limit exceeded")) for code in (-32005, -32016, 429)),
+    *((200, refusal(-32603, said)) for said in ("No Backend is available", "upstream timed out")),
+    *((500, refusal(-32603, said)) for said in ("no backend", "upstream timed out")),
+    (200, LIMITED),
+]
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["one call", "a batch"])
+@pytest.mark.parametrize(("status", "body"), BUSY)
+@asynchronous
+async def test_who_is_busy_in_json_is_asked_again_and_is_away_after_the_attempts(
+    status: int,
+    body: Any,  # noqa: ANN401 - JSON
+    *,
+    whole: bool,
+) -> None:
+    asked: list[object] = []
+
+    def script(one: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        asked.append(one)
+        if len(asked) < 3:
+            return status, body
+        return 200, [result(each) for each in one] if whole else result(one)
+
+    async with scripted(script) as client:
+        assert await numbers(client, 3 if whole else 1) == list(range(3 if whole else 1))
+    assert [len(one) for one in asked if isinstance(one, list)] == ([3, 3, 3] if whole else [])
+    asked.clear()
+    async with scripted(lambda one: (asked.append(one), (status, body))[1]) as client:
+        with pytest.raises(NodeUnreachableError):
+            await client.batch(calls(3 if whole else 1))
+    assert len(asked) == QUICK.attempts
+
+
+@pytest.mark.parametrize("body", [LIMITED, refusal(-32005, "API rate limit exceeded"), "API rate limit exceeded"])
+@asynchronous
+async def test_what_a_busy_gateway_says_is_told_and_its_pause_kept(body: Any) -> None:  # noqa: ANN401 - JSON
+    times: list[float] = []
+
+    def script(asked: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+        times.append(time.monotonic())
+        return (429, body, "1") if len(times) == 1 else (200, result(asked))
+
+    async with scripted(script) as client:
+        await client.call("echo", 1)
+    assert times[1] - times[0] >= 1.0
+    async with scripted(lambda _: (429, body), settings=replace(QUICK, attempts=1)) as client:
+        with pytest.raises(NodeUnreachableError, match=r"HTTP 429: .*API rate limit exceeded"):
+            await client.call("echo")
+
+
+@asynchronous
+async def test_a_page_that_comes_with_a_status_is_not_told() -> None:
+    async with scripted(lambda _: (502, "<html>Bad Gateway</html>")) as client:
+        with pytest.raises(NodeUnreachableError, match=r"\(HTTP 502\)"):
+            await client.call("echo")
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+@asynchronous
+async def test_results_count_whatever_the_status(status: int) -> None:
+    async with scripted(lambda asked: (status, [result(one) for one in asked])) as client:
+        assert await numbers(client, 3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+@asynchronous
+async def test_batch_that_is_refused_as_too_large_is_cut_whatever_the_status(status: int) -> None:
+    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        if isinstance(asked, list) and len(asked) > 2:
+            return status, refusal(-32600, "batch too large")
+        return 200, [result(one) for one in asked] if isinstance(asked, list) else result(asked)
+
+    async with scripted(script) as client:
+        assert await numbers(client, 7) == list(range(7))
+
+
+@asynchronous
+async def test_an_error_of_the_node_under_500_is_told_at_once() -> None:
+    asked: list[object] = []
+    error = refusal(-32603, "missing trie node")
+    async with scripted(lambda one: (asked.append(one), (500, error))[1]) as client:
+        with pytest.raises(NodeAnswerError, match="-32603: missing trie node"):
+            await client.call("echo")
+    assert len(asked) == 1
+
+
+@asynchronous
+async def test_json_that_is_no_json_rpc_is_no_answer_under_another_status() -> None:
+    async with scripted(lambda _: (404, {"message": "no Route matched"})) as client:
+        with pytest.raises(NodeAnswerError, match="HTTP 404"):
+            await client.call("echo")
+
+
+@asynchronous
+async def test_a_feed_waits_for_a_gateway_that_is_busy_for_longer_than_all_attempts() -> None:
+    chain = grow(None, 10)
+    served = replay(chain)
+    served.set_head(chain[4].name)
+    async with opened(served) as (node, feed):
+        payloads = feed.follow(until=9)
+        taken = await take(payloads, 5)
+        refusals = iter(range(5 * FOLLOWING.rpc.attempts))
+
+        def limit(method: str, params: Sequence[object]) -> None:
+            if (method, params[0]) == ("eth_getBlockByNumber", "latest") and next(refusals, None) is not None:
+                raise NodeAnswerError("limit exceeded", code=-32005)
+
+        node.before = limit
+        served.set_head(chain[9].name)
+        taken += await everything(payloads)
+        assert next(refusals, None) is None
+    assert given(taken) == hashes(chain)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from blocks import DEADLINE, Blocks, line, publish, steps, until
 from cardinal.consumer import Consumer
+from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import TopicError
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.embedded import EmbeddedKafka
+
 
 pytestmark = pytest.mark.broker
 
@@ -151,3 +155,84 @@ def test_where_the_url_names_a_group_its_lag_can_be_seen(cardinal_broker: Embedd
     finally:
         client.close()
     assert committed == positions
+
+
+# --- a consumer's health while its broker is killed, hangs, and comes back -------------------------------------------
+
+
+SOON = 10.0
+LATER = 60.0
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> float:
+    """Seconds until it is so."""
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_consumer_is_not_ready_while_its_broker_is_away(cardinal_killable_broker: EmbeddedKafka, how: str) -> None:
+    """The stream is at rest: nothing but the consumer's own requests says whether the broker is there."""
+    name = f"health{uuid.uuid4().hex[:8]}"
+    app = Blocks(default_topic=name, topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+    url = f"kafka://{cardinal_killable_broker.bootstrap}"
+    publish(url, line(1, 3), app=app)
+    with Consumer(url, app) as consumer:
+        reading = threading.Thread(target=lambda: [None for _ in consumer])
+        reading.start()
+        try:
+            wait_for(lambda: consumer.ready, SOON)
+            assert consumer.lag == 0
+            seen = consumer.last_read_at
+            wait_for(lambda: consumer.last_read_at > seen, SOON)
+            if how == "kill":
+                cardinal_killable_broker.kill()
+            else:
+                cardinal_killable_broker.pause()
+            wait_for(lambda: not consumer.connected, SOON)
+            assert not consumer.ready
+            assert consumer.caught_up
+            away = consumer.last_read_at
+            if how == "kill":
+                cardinal_killable_broker.start()
+            else:
+                cardinal_killable_broker.resume()
+            wait_for(lambda: consumer.ready, LATER)
+            assert consumer.connected
+            wait_for(lambda: consumer.last_read_at > away, SOON)
+        finally:
+            if how == "pause":
+                cardinal_killable_broker.resume()
+            consumer.close()
+            reading.join(SOON)
+
+
+# --- a process whose clock is turned back by a day each time somebody looks at it ------------------------------------
+
+
+DAY = 24 * 3600
+
+
+def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins, is idle, goes on, and resumes; the producer pings. Waits and deadlines are by the monotonic clock."""
+    name = uuid.uuid4().hex
+    app = Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+    url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    began, now, looked = time.monotonic(), time.time(), itertools.count(1)
+    monkeypatch.setattr(time, "time", lambda: now - DAY * next(looked))
+    monkeypatch.setattr(time, "time_ns", lambda: int(now - DAY * next(looked)) * 1_000_000_000)
+    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
+    publish(url, line(1, 20), app=app)
+    with Consumer(url, app, idle_timeout=3.0) as reading:
+        updates = list(reading)
+    assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
+    publish(url, line(21, 40), app=app)
+    with Consumer(url, app, start=str(updates[-1].cursor), idle_timeout=DEADLINE) as reading:
+        assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(21, 41)]
+    assert next(looked) > 2, "nobody looked: the producers' pings say the time"
+    assert time.monotonic() - began < 6 * DEADLINE

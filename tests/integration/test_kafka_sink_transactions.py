@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import Processes, fresh_chain_id
+from confluent_kafka import KafkaError
 from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, named, small_stream
 
 from cardinal.apps import Application, get
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import ClientStoppedError, ConfigurationError, FencedError, OversizeError
+from cardinal.errors import ClientStoppedError, ConfigurationError, DeliveryError, FencedError, OversizeError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Completed, Payload, Reassembler, ReorgComplete, decode, reorg_topic
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition, Record
+from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports import open_source
+from cardinal.transports.kafka import TransactionalKafkaSink, transactions
+from cardinal.transports.registry import list_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from cardinal.apps import Application
+
 
 pytestmark = pytest.mark.broker
 
@@ -360,3 +374,132 @@ def test_an_idle_producer_leaves_a_heartbeat_behind_its_markers(
             assert time.monotonic() < deadline, "a marker is no record: nothing is read at its offset"
         assert not any(record.key for record in last.values())
         source.close()
+
+
+# --- `transactional=update`: whatever one call publishes appears as a whole, seen from after each of its steps -------
+
+
+def _block(producer: Producer) -> Future[None]:
+    return producer.add(a_block("4a", "3a", values=20))
+
+
+def _branch(producer: Producer) -> Future[None]:
+    return producer.reorg(BlockRef(1, named("1a")), a_chain("2b 3b 4b", root="1a", values=20))
+
+
+@pytest.mark.parametrize(
+    ("publish", "names", "threshold"),
+    [
+        pytest.param(_block, "4a", 16, id="block"),
+        pytest.param(_branch, "2b 3b 4b", 16, id="branch"),
+        pytest.param(_branch, "1a 2b 3b 4b", 1, id="deep branch: its announcement and its end name the ancestor"),
+    ],
+)
+def test_nothing_is_visible_before_everything_is(
+    cardinal_broker: EmbeddedKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    publish: Callable[[Producer], Future[None]],
+    names: str,
+    threshold: int,
+) -> None:
+    """A transaction is sent in steps, what carries the content first: after each, a reader looks what it can see."""
+    app, url = small_stream(threshold=threshold), f"kafka://{cardinal_broker.bootstrap}?transactional=update"
+    published = {named(name) for name in names.split()}
+    views: list[Counter[bytes]] = []
+    with Producer(url, app, producer_id=app.default_topic) as producer:
+        for payload in a_chain("1a 2a 3a"):
+            producer.add(payload).result(DEADLINE)
+        before = _seen(url, app)
+        sink = producer._sink
+        assert isinstance(sink, TransactionalKafkaSink)
+        send = sink._send
+
+        def send_and_look(stage: object) -> None:
+            send(stage)
+            views.append(_seen(url, app))
+
+        monkeypatch.setattr(sink, "_send", send_and_look)
+        publish(producer).result(DEADLINE)
+    after = _seen(url, app)
+    assert len(views) > 1, "it is sent in one step, and there is nothing to see here"
+    assert all(after[block] > before[block] for block in published)
+    for view in views:
+        assert view == before, "it was visible in part"
+
+
+def _seen(url: str, app: Application) -> Counter[bytes]:
+    """How many records of each block a reader of committed records can see, the channel's included."""
+    channel = reorg_topic(app.default_topic, named("1a"))
+    topics = [*app.all_topics, *({channel} & list_topics(url))]
+    return Counter(record.key[1:33] for record in everything_on(url, app, topics))
+
+
+# --- transactions that were open for too long: the broker fences their producer, and a new one takes its place -------
+
+
+def _hang_once(producer: Producer, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+    """Let the producer's next transaction be open for longer than it may be."""
+    sink: Any = producer._sink
+    send = sink._send
+
+    def hang(*args: object) -> None:
+        monkeypatch.setattr(sink, "_send", send)
+        send(*args)
+        time.sleep(2.5)  # longer than the timeout and the broker's interval: what this is about
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(sink, "_send", hang)
+
+
+def _blocks(app: Application, broker: EmbeddedKafka) -> list[bytes]:
+    found = everything_on(f"kafka://{broker.bootstrap}?transactional=update", app)
+    return sorted(record.key[1:] for record in found if record.key[:1] == bytes((BATCH,)))
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_again(
+    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, *, aborted: bool
+) -> None:
+    """Whether the client hears of it at the commit, or finds out itself when it aborts."""
+    url = f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms=1000"
+    app = small_stream()
+    with Producer(url, app, producer_id="hung", ping_seconds=0.2) as producer:
+        producer.add(a_block("1a", "0g")).result(DEADLINE)
+        failure = transactions._UndeliveredError(KafkaError(KafkaError._MSG_TIMED_OUT)) if aborted else None
+        _hang_once(producer, monkeypatch, failure)
+        failed, waiting = producer.add(a_block("2a", "1a")), producer.add(a_block("3a", "2a"))
+        with pytest.raises(ClientStoppedError, match="timeout"):
+            failed.result(DEADLINE)
+        with pytest.raises((ClientStoppedError, DeliveryError)):
+            producer.add(a_block("4a", "3a")).result(DEADLINE)
+        with pytest.raises((ClientStoppedError, DeliveryError)):
+            producer.flush(DEADLINE)
+        assert not waiting.done(), "its parent is to be sent again"
+    with pytest.raises(DeliveryError, match="closed before block") as caught:
+        waiting.result(0)
+    assert caught.value.hash == named("3a")
+    assert ClientStoppedError.retriable
+    with Producer(url, app, producer_id="hung") as producer:
+        for number in (2, 3):
+            producer.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
+    assert len(_blocks(app, looking_broker)) == 3
+
+
+def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(
+    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither at once nor when the transaction in which it was met would be overdue."""
+    url = f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms=60000"
+    app = small_stream()
+    with Producer(url, app, producer_id="same") as first, Producer(url, app, producer_id="same") as second:
+        second.add(a_block("1a", "0g")).result(DEADLINE)
+        with pytest.raises(FencedError):
+            first.add(a_block("1a", "0g")).result(DEADLINE)
+        monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
+        with pytest.raises(FencedError):
+            first.add(a_block("1a", "0g")).result(DEADLINE)
+        monkeypatch.undo()
+        second.add(a_block("2a", "1a")).result(DEADLINE)
+    assert not FencedError.retriable
+    assert len(_blocks(app, looking_broker)) == 2

@@ -78,6 +78,7 @@ def test_blocks_that_no_test_runs_are_few_and_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "path", [page for page in PAGES if runnable(page) and page.name not in RUN_ELSEWHERE], ids=lambda path: path.name
 )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import verify
+from cardinal.apps.evm import chain_of, payload_from_rpc, verify, verify_payload
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Completed, Orderer, Payload
 from cardinal.testing.forks import ForkSettings, HeadMove, PlannedBlock, fork_script
 from cardinal_connectors.dev import DevChain, DevFeed, DevSettings
@@ -106,6 +106,8 @@ def test_equal_settings_build_equal_blocks_that_all_verify(chain: DevSettings) -
     for step in first:
         for block in step.mined:
             verify(block.block, block.receipts)
+            payload = payload_from_rpc(block.block, block.receipts, chain_id=chain.chain_id)
+            verify_payload(payload, chain_of(chain.chain_id))
     hashes = [block.hash for step in first for block in step.mined]
     assert len(set(hashes)) == len(hashes)
 
