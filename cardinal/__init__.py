@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         TopicError,
         TransportError,
         UnreachableError,
+        VerifierError,
         ViolationError,
         WrongChainError,
     )
@@ -185,6 +186,7 @@ __all__ = [
     "TransportError",
     "UnreachableError",
     "Untrusted",
+    "VerifierError",
     "ViolationError",
     "WrongChainError",
     "open_sink",

@@ -329,6 +329,12 @@ class StoreError(CardinalError):
     retriable = True
 
 
+class VerifierError(CardinalError):
+    """A worker process of an ingest node ended: nothing is known of the block that it verified."""
+
+    retriable = True
+
+
 # --- the lake ----------------------------------------------------------------------------------------------
 
 

@@ -28,8 +28,10 @@ config_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help=f"TOML file that names streams and nodes (or set {CONFIG_VARIABLE}).",
 )
-app_option = click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm or blob.")
-any_app_option = click.option("--app", "app_name", help="Only streams of this application: evm or blob.")
+app_option = click.option(
+    "--app", "app_name", default="evm", show_default=True, help="Application: evm, blob or items."
+)
+any_app_option = click.option("--app", "app_name", help="Only streams of this application: evm, blob or items.")
 chain_id_option = click.option(
     "--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several."
 )

@@ -20,6 +20,7 @@ _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
     "demo": "cardinal.cli.demo:demo",
     "faults": "cardinal.cli.faults:faults",
+    "ingest": "cardinal.cli.ingest:ingest",
     "produce": "cardinal.cli.produce:produce",
     "record": "cardinal.cli.record:record",
     "repair": "cardinal.cli.repair:repair",

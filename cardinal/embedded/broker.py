@@ -133,7 +133,7 @@ class EmbeddedKafka:
             raise EmbeddedBrokerError("the broker has no address before its first start: call start()")
         return {"bootstrap.servers": self._state.internal}
 
-    def start(self, timeout: float = 60.0) -> Self:
+    def start(self, timeout: float = 180.0) -> Self:
         """Start the broker, formatting the data folder the first time; returns when a client gets metadata.
 
         Arguments:

@@ -1,4 +1,4 @@
-"""The benchmark of the way over Kafka runs from end to end; what its figures are is not looked at here."""
+"""The benchmarks over Kafka and of the ingest node run from end to end; their figures are not looked at here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 pytestmark = pytest.mark.broker
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "kafka.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 DEADLINE = 240.0
 """Far more than the few seconds that it takes on a machine of its own."""
 
-ROWS = [
+KAFKA = [
     *(rf"[\d,]+ messages of {size} B in blocks of {blocks}" for size in ("300", "3000") for blocks in (200, 10)),
     *(rf"  {leg} +[\d,]+ msg/s +[\d.]+ us/msg" for leg in ("raw", "raw, sealing", "Producer", "split")),
     r"  1 block an update +[\d,]+ msg/s .* of without",
@@ -26,21 +26,28 @@ ROWS = [
     r"resident memory while [\d,]+ messages of 300 B are produced",
     r"resident memory while [\d,]+ messages are caught up with",
 ]
+INGEST = [
+    *(rf"blocks of {count} items of {size} B, 10 a second" for count, size in ((10, 300), (200, 1500))),
+    *(rf"  last item to {what} +p50 +[\d.]+ +p99 +[\d.]+" for what in ("acknowledgement", "ChainUpdate")),
+    r"  direct, transactional: add to ChainUpdate +p50 +[\d.]+",
+    r"  ingest, to ChainUpdates +[\d.]+ MB/s +\d+% of direct",
+    *(rf" +{size} B: +[\d.]+ us an item in read_set" for size in (100, 1000, 10000)),
+    r"resident memory of the node over [\d,]+ blocks",
+]
 
 
 @pytest.mark.slow
-def test_one_command_prints_every_row_of_the_kafka_benchmark() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--quick"], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+@pytest.mark.parametrize(("name", "rows"), [("kafka", KAFKA), ("ingest", INGEST)])
+def test_one_command_prints_every_row_of_the_benchmark(name: str, rows: list[str]) -> None:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
-    for row in ROWS:
+    for row in rows:
         assert re.search(row, done.stdout), f"{row!r} is not in\n{done.stdout}"
 
 
 def test_one_part_can_be_asked_for_by_its_name() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--quick", "nothing"], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, str(BENCHMARKS / "kafka.py"), "--quick", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "producer" in done.stderr

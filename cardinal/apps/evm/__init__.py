@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .abi.decoder import Abi
     from .chains import Chain, chain_of
     from .checks.integrity import verify
+    from .checks.published import verify_payload
     from .checks.state import state_delta, touched
     from .model.block_decoder import decode
     from .model.state import StateDelta
@@ -31,6 +32,7 @@ __all__ = [
     "state_delta",
     "touched",
     "verify",
+    "verify_payload",
 ]
 
 _MODULES = {
@@ -45,6 +47,7 @@ _MODULES = {
     "state_delta": "checks.state",
     "touched": "checks.state",
     "verify": "checks.integrity",
+    "verify_payload": "checks.published",
 }
 
 

@@ -289,11 +289,13 @@ class PublisherSession:
             if len(stream.epochs) > 1:
                 stream.epochs.popleft()
             return
-        stream.behind, stream.repeats = None, 0
         stream.node.backoffs = stream.node.behind = 0
+        lowest = self._buffer.lowest
         released = self._meant(stream, number) if self._settings.forks else number
         if released is not None:
             self._release(released)
+        if self._buffer.lowest != lowest or not self._settings.forks:  # that of a turn is no news (P44)
+            stream.behind, stream.repeats = None, 0
 
     def _meant(self, stream: _Stream, number: int) -> int | None:
         """The highest block on the branch that an acknowledgement means: it, or an ancestor (P49)."""

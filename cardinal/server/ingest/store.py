@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import queue
+import shutil
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    _Write: TypeAlias = Callable[[sqlite3.Connection], object]
+    _Write: TypeAlias = Callable[[sqlite3.Connection], int]
 
 _NAME: Final = "ingest.sqlite"
 _SCHEMA: Final = 1
@@ -61,6 +62,9 @@ class BodyStore:
         folder: made where it is missing.
         stream: the stream that the blocks are of; a folder of another one is refused.
 
+    Attributes:
+        pool_bytes: of bodies that are not on the topics.
+
     Raises:
         ConfigurationError: another process has the folder, or it belongs to another stream.
         StoreError: the disk refuses it.
@@ -93,6 +97,10 @@ class BodyStore:
                     f"the data folder {folder} belongs to {key} {known[key]}, not {value}: choose another folder",
                     setting="data",
                 )
+        (self.pool_bytes,) = self._database.execute(
+            "SELECT COALESCE(SUM(size), 0) FROM blocks WHERE promoted = 0"
+        ).fetchone()
+        self._reusable = self._free_pages()
         self._reading = threading.Lock()
         self._waiting: queue.SimpleQueue[tuple[_Write, Future[None]] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="cardinal-ingest-store", daemon=True)
@@ -127,36 +135,53 @@ class BodyStore:
             row = self._database.execute("SELECT value FROM meta WHERE key = 'first'").fetchone()
         return None if row is None else int(row[0])
 
+    def free_bytes(self) -> int:
+        """Bytes that can be stored: free on the disk, or in the file, which does not shrink."""
+        return shutil.disk_usage(self._path.parent).free + self._reusable
+
     # --- changes: a future each, which ends when the change is durable ------------------------------------------------
 
     def add(self, number: int, block_hash: bytes, parent: bytes, body: bytes, first: int) -> Future[None]:
         """Keep a verified block; ``first``: with which the stream begins."""
 
-        def write(database: sqlite3.Connection) -> None:
+        def write(database: sqlite3.Connection) -> int:
             database.execute("INSERT OR IGNORE INTO meta VALUES ('first', ?)", (str(first),))
-            database.execute(
+            added = database.execute(
                 "INSERT OR IGNORE INTO blocks (number, hash, parent, size, body) VALUES (?, ?, ?, ?, ?)",
                 (_signed(number), block_hash, parent, len(body), body),
             )
+            return added.rowcount * len(body)
 
         return self._line_up(write)
 
     def promoted(self, number: int, block_hash: bytes) -> Future[None]:
         """A block is on the topics."""
 
-        def write(database: sqlite3.Connection) -> None:
-            database.execute(
-                "UPDATE blocks SET promoted = 1, body = NULL WHERE number = ? AND hash = ?",
+        def write(database: sqlite3.Connection) -> int:
+            sizes = database.execute(
+                "UPDATE blocks SET promoted = 1, body = NULL WHERE number = ? AND hash = ? AND promoted = 0 "
+                "RETURNING size",
                 (_signed(number), block_hash),
             )
+            return -sum(int(size) for (size,) in sizes)
 
         return self._line_up(write)
 
     def forget(self, below: int) -> Future[None]:
         """Blocks below a number that are on the topics are forgotten."""
 
-        def write(database: sqlite3.Connection) -> None:
+        def write(database: sqlite3.Connection) -> int:
             database.execute("DELETE FROM blocks WHERE promoted = 1 AND number < ? AND number >= 0", (_signed(below),))
+            return 0
+
+        return self._line_up(write)
+
+    def check(self) -> Future[None]:
+        """Write a little, to see whether the disk can be written again."""
+
+        def write(database: sqlite3.Connection) -> int:
+            database.execute("INSERT OR REPLACE INTO meta VALUES ('checked', randomblob(16))")
+            return 0
 
         return self._line_up(write)
 
@@ -187,15 +212,23 @@ class BodyStore:
             with self._reading:
                 try:
                     self._database.execute("BEGIN IMMEDIATE")
-                    for write, _ in writes:
-                        write(self._database)
+                    change = sum([write(self._database) for write, _ in writes])
                     self._database.execute("COMMIT")
+                    self.pool_bytes += change
+                    self._reusable = self._free_pages()
                 except sqlite3.Error as failure:
                     error = StoreError(f"the data folder {self._path.parent} cannot be written: {failure}")
                     if self._database.in_transaction:
                         self._database.execute("ROLLBACK")
             for _, future in writes:
                 settle(future, error)
+
+    def _free_pages(self) -> int:
+        """Bytes of the file that hold nothing."""
+        (pages,), (size,) = (
+            self._database.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size")
+        )
+        return int(pages) * int(size)
 
 
 def _signed(number: int) -> int:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from cardinal.errors import CardinalError, FeedError
+from cardinal.errors import CardinalError, FeedError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -97,7 +97,8 @@ class Conditions:
             except CardinalError as error:
                 if not error.retriable:
                     raise
-                name = "node" if isinstance(error, FeedError) else "broker"
+                named = {FeedError: "node", StoreError: "disk"}.items()
+                name = next((name for kind, name in named if isinstance(error, kind)), "broker")
                 self.update({name: Condition(f"{error}; the service waits", f"the {name} answers")})
             else:
                 self.update({})

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 _SLICE: Final = 1.0
 _IDLE_SECONDS: Final = 0.5
-_REPORT_SECONDS: Final = 0.02
+_REPORT_SECONDS: Final = 0.002
+"""The longest time for which a stage that is acknowledged goes unnoticed, where the other thread took the reports."""
 _SETTINGS: Final = frozenset(
     {
         KafkaError.INVALID_TRANSACTION_TIMEOUT,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from cardinal.apps.evm import rlp
+from cardinal.apps.evm.bloom import BLOOM_SIZE, bloom_bits
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.transaction import DEPOSIT, LEGACY
 from cardinal.apps.evm.rlp import list_head
@@ -25,7 +26,6 @@ from cardinal.apps.evm.rlp.hex_text import (
 
 from .structures import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
 
-BLOOM_SIZE: Final = 256
 _BLOOM_HEAD: Final = rlp.string_head[BLOOM_SIZE]
 _NO_CONTRACT: Final = rlp.encode_bytes(bytes(20))
 _NOTHING: Final = rlp.encode_bytes(b"")
@@ -217,11 +217,8 @@ def _bits_of(text: str) -> int:
     """Three bits of an address or topic."""
     if len(text) not in (ADDRESS_TEXT, WORD_TEXT):
         raise ValueError(f"{text[:20]!r}… is neither an address of 20 bytes nor a topic of 32")
-    places = int.from_bytes(keccak(to_bytes(text[2:]))[:6], "big")
-    return _BIT[places >> 32 & 2047] | _BIT[places >> 16 & 2047] | _BIT[places & 2047]
+    return bloom_bits(to_bytes(text[2:]))
 
 
 _bits: Final = Memo(_bits_of, maxsize=8192)
 """Cached: most addresses and topics repeat in the same block or soon after."""
-
-_BIT: Final = tuple(1 << place for place in range(8 * BLOOM_SIZE))

@@ -1,0 +1,324 @@
+"""Integrity checks of a published block: what its payload proves by itself.
+
+Rules:
+
+1. Everything is recomputed from the payload's own entries. The header must hash to the block, and every part to its
+   root in the header.
+2. A payload has all parts of its block, and no entry that is none of them: what is absent fails the check of its root.
+3. Not checked, because no published bytes prove it: the finality marks, accounts and storage, a total difficulty before
+   the merge, a state-sync transaction outside the body. Receipts before Byzantium (their state roots are not
+   published) and in a block with deposits (their nonces are not) are held to bloom, gas and signers, not to their root.
+4. A check that honest blocks of a chain do not pass (``Chain.unchecked``) is skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Final
+
+from cardinal.apps.evm import rlp
+from cardinal.apps.evm.bloom import BLOOM_SIZE, bloom_bits
+from cardinal.apps.evm.chains import Chain
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.model.block import Block, Header, Log, ReceiptMeta
+from cardinal.apps.evm.model.block_decoder import decode
+from cardinal.apps.evm.model.transaction import DEPOSIT, LEGACY, STATE_SYNC, Transaction
+from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.rlp.cache import Memo
+from cardinal.apps.evm.rlp.fields import number
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import Payload
+
+from .trie import ordered_root
+
+_STATE: Final = re.compile("a/[0-9a-f]{64}/(d|s/[0-9a-f]{1,64})")
+_ACCOUNT: Final = re.compile("a/[0-9a-f]{64}")
+_CODE: Final = re.compile("c/([0-9a-f]{64})")
+_MARKS: Final = ("n/safe", "n/finalized")
+_bits: Final = Memo(bloom_bits, maxsize=8192)
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """A block with what the checks share.
+
+    Attributes:
+        root: path of the chain's entries, ``prefix`` of the block's own.
+        logs: bytes of the logs of each receipt; empty where the receipts do not fit the logs.
+
+    """
+
+    chain: Chain
+    block: Block
+    header: Header
+    updates: Mapping[str, bytes]
+    root: str
+    prefix: str
+    logs: list[list[bytes]]
+
+    @property
+    def merged(self) -> bool:
+        return not self.header.difficulty
+
+
+def verify_payload(payload: Payload, chain: Chain) -> None:
+    """Check a published block.
+
+    Arguments:
+        payload: as a publisher sends it: sub batches are apart.
+        chain: parameters of its chain (``chain_of``).
+
+    Raises:
+        ApplicationError: it is no block of this chain, or contradicts itself; the first failed check is named.
+
+    """
+    block = decode(payload)
+    root = f"c/{chain.chain_id:x}"
+    prefix = f"{root}/b/{payload.hash.hex()}"
+    if block.header is None or block.total_difficulty is None or block.chain_id != chain.chain_id:
+        raise ApplicationError(f"block {payload.number} lacks its header or its difficulty on chain {chain.chain_id}")
+    found = _Published(chain, block, block.header, payload.updates, root, prefix, _logs(block, payload, prefix))
+    failed = next((name for name, check in CHECKS.items() if name not in chain.unchecked and not check(found)), None)
+    if failed is not None:
+        raise ApplicationError(f"block {payload.number} (0x{payload.hash.hex()}) contradicts itself: {failed}")
+
+
+def _logs(block: Block, payload: Payload, prefix: str) -> list[list[bytes]]:
+    """Bytes of the logs of each receipt, by the receipts' own counts."""
+    written = [payload.updates[f"{prefix}/l/{log.transaction_index:x}/{log.log_index:x}"] for log in block.logs]
+    counts = [receipt.log_count for receipt in block.receipts]
+    if sum(counts) != len(written):
+        return []
+    ends = list(accumulate(counts))
+    return [written[end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+# --- the block and its entries ------------------------------------------------------------------------------------
+
+
+def _hash(found: _Published) -> bool:
+    return keccak(found.updates[f"{found.prefix}/h"]) == found.block.hash
+
+
+def _number_and_parent(found: _Published) -> bool:
+    return (found.header.number, found.header.parent_hash) == (found.block.number, found.block.parent)
+
+
+def _weight(found: _Published) -> bool:
+    """Weight and difficulty; after the merge the total is the chain's final one."""
+    block, total = found.block, found.block.total_difficulty or 0
+    if not found.merged:
+        return block.weight == total >= found.header.difficulty
+    return block.weight == total + block.number and found.chain.final_total_difficulty in (None, total)
+
+
+def _entries(found: _Published) -> bool:
+    """Beside the block's parts: its number, the marks after the merge, a state-sync bloom, accounts and code."""
+    block, root = found.block, f"{found.root}/"
+    rest = {path.removeprefix(root): value for path, value in block.rest.items() if path.startswith(root)}
+    marks = [rest.pop(path, None) for path in _MARKS]
+    if len(rest) + sum(mark is not None for mark in marks) != len(block.rest):
+        return False
+    if any((mark is not None) != found.merged or (mark is not None and not _is_number(mark)) for mark in marks):
+        return False
+    if rest.pop(f"n/{block.number:x}", None) != block.hash:
+        return False
+    rest.pop(f"{found.prefix.removeprefix(root)}/br/{len(block.receipts):x}", None)
+    return (
+        all(_STATE.fullmatch(path) or _is_code(path, value) for path, value in rest.items())
+        and _all_match(_ACCOUNT, block.deletes, root)
+        and _storage(found)
+    )
+
+
+def _all_match(form: re.Pattern[str], paths: Iterable[str], root: str) -> bool:
+    return all(path.startswith(root) and form.fullmatch(path, len(root)) for path in paths)
+
+
+def _is_number(value: bytes) -> bool:
+    try:
+        return number(value) < 1 << 64
+    except ApplicationError:
+        return False
+
+
+def _is_code(path: str, value: bytes) -> bool:
+    code = _CODE.fullmatch(path)
+    return code is not None and keccak(value).hex() == code[1]
+
+
+def _storage(found: _Published) -> bool:
+    """At most one sub batch, with the block's storage."""
+    own, root = found.block.number.to_bytes(32, "big"), f"{found.root}/"
+    return all(
+        batch_id == own
+        and part is not None
+        and part.path == f"{root}s"
+        and _all_match(_STATE, part.updates, root)
+        and _all_match(_ACCOUNT, part.deletes, root)
+        for batch_id, part in found.block.sub_batches.items()
+    )
+
+
+# --- the parts under the header's roots ---------------------------------------------------------------------------
+
+
+def _transactions_root(found: _Published) -> bool:
+    """Also: a state sync stands at the end, on a chain and at a height that have it."""
+    transactions, first = found.block.transactions, found.chain.state_sync_in_body
+    if any(one.type == STATE_SYNC for one in transactions[:-1]):
+        return False
+    if transactions and transactions[-1].type == STATE_SYNC and (first is None or found.block.number < first):
+        return False
+    return _in_order([one.index for one in transactions]) and (
+        ordered_root([one.raw for one in transactions]) == found.header.transactions_root
+    )
+
+
+def _in_order(indexes: list[int]) -> bool:
+    return indexes == list(range(len(indexes)))
+
+
+def _receipt_order(found: _Published) -> bool:
+    """One receipt per transaction, in order."""
+    indexes = [receipt.transaction_index for receipt in found.block.receipts]
+    return len(indexes) == len(found.block.transactions) and _in_order(indexes)
+
+
+def _log_order(found: _Published) -> bool:
+    """Logs count through the block, each with its receipt."""
+    block = found.block
+    logs = [*block.logs, *block.derived_logs]
+    if not _in_order([log.log_index for log in logs]) or len(found.logs) != len(block.receipts):
+        return False
+    offset = 0
+    for receipt in block.receipts:
+        count = receipt.log_count
+        if receipt.log_offset != (offset if count else 0):
+            return False
+        if any(log.transaction_index != receipt.transaction_index for log in block.logs[offset : offset + count]):
+            return False
+        offset += count
+    return True
+
+
+def _receipts_root(found: _Published) -> bool:
+    block = found.block
+    if block.number < found.chain.status_from or any(one.type == DEPOSIT for one in block.transactions):
+        return True  # not checked: rule 3
+    parts = zip(block.transactions, block.receipts, found.logs, strict=True)
+    return ordered_root([_consensus(*part) for part in parts]) == found.header.receipts_root
+
+
+def _consensus(transaction: Transaction, receipt: ReceiptMeta, logs: list[bytes]) -> bytes:
+    """A receipt's bytes under the root (EIP-658, EIP-2718)."""
+    listed = b"".join(logs)
+    body = b"".join(
+        (
+            *(rlp.encode_int(receipt.status), rlp.encode_int(receipt.cumulative_gas_used)),
+            *(rlp.encode_bytes(receipt.logs_bloom), rlp.list_head[len(listed)], listed),
+        )
+    )
+    written = rlp.list_head[len(body)] + body
+    return written if transaction.type == LEGACY else bytes((transaction.type,)) + written
+
+
+def _bloom(found: _Published) -> bool:
+    """Every receipt's bloom is that of its logs, and the header's their union."""
+    block, whole, offset = found.block, 0, 0
+    for receipt in block.receipts:
+        bits = _bloom_of(block.logs[offset : offset + receipt.log_count])
+        if bits.to_bytes(BLOOM_SIZE, "big") != receipt.logs_bloom:
+            return False
+        whole |= bits
+        offset += receipt.log_count
+    return whole.to_bytes(BLOOM_SIZE, "big") == found.header.logs_bloom
+
+
+def _bloom_of(logs: tuple[Log, ...]) -> int:
+    bits = 0
+    for log in logs:
+        bits |= _bits[log.address]
+        for topic in log.topics:
+            bits |= _bits[topic]
+    return bits
+
+
+def _state_sync(found: _Published) -> bool:
+    """A state sync outside the body: its logs fit its bloom; no root covers them."""
+    block, chain, last = found.block, found.chain, len(found.block.receipts)
+    bloom = block.rest.get(f"{found.prefix}/br/{last:x}")
+    if bloom is None:
+        return not block.derived_logs
+    in_body = chain.state_sync_in_body is not None and block.number >= chain.state_sync_in_body
+    return (
+        chain.state_sync
+        and not in_body
+        and all(log.transaction_index == last for log in block.derived_logs)
+        and _bloom_of(block.derived_logs).to_bytes(BLOOM_SIZE, "big") == bloom
+    )
+
+
+def _gas(found: _Published) -> bool:
+    """Gas of the receipts adds up to the header's."""
+    used = list(accumulate(receipt.gas_used for receipt in found.block.receipts))
+    claimed = [receipt.cumulative_gas_used for receipt in found.block.receipts]
+    return used == claimed and found.header.gas_used == (used[-1] if used else 0)
+
+
+def _contracts(found: _Published) -> bool:
+    """Contracts are those that the signers created; of a deposit, whose nonce is not published, there is one."""
+    for transaction, receipt in zip(found.block.transactions, found.block.receipts, strict=True):
+        contract = receipt.contract_address
+        if transaction.to is not None:
+            if contract is not None:
+                return False
+        elif transaction.deposit is not None:
+            if contract is None:
+                return False
+        else:
+            sender = transaction.sender
+            created = [sender or b"", minimal_bytes(transaction.nonce)]
+            if sender is None or contract != keccak(rlp.encode(created))[12:]:
+                return False
+    return True
+
+
+def _withdrawals_root(found: _Published) -> bool:
+    """There is an entry only where there are withdrawals."""
+    withdrawals, root = found.block.withdrawals, found.header.withdrawals_root
+    if withdrawals is not None and not withdrawals:
+        return False
+    if root is None or not found.chain.withdrawals:
+        return withdrawals is None
+    return ordered_root([rlp.encode(one.items()) for one in withdrawals or ()]) == root
+
+
+def _uncles_hash(found: _Published) -> bool:
+    return keccak(rlp.wrap(uncle.encode() for uncle in found.block.uncles)) == found.header.sha3_uncles
+
+
+CHECKS: Final = MappingProxyType[str, Callable[[_Published], bool]](
+    {
+        "hash": _hash,
+        "number and parent": _number_and_parent,
+        "weight": _weight,
+        "entries": _entries,
+        "transactions root": _transactions_root,
+        "receipt order": _receipt_order,
+        "log order": _log_order,
+        "receipts root": _receipts_root,
+        "bloom": _bloom,
+        "state sync": _state_sync,
+        "gas": _gas,
+        "contracts": _contracts,
+        "withdrawals root": _withdrawals_root,
+        "uncles hash": _uncles_hash,
+    }
+)
+"""Checks by name, in execution order. Those that a chain may skip have the names of :mod:`.integrity`; the two of order
+cannot be skipped, since the checks after them rely on them."""

@@ -1,0 +1,109 @@
+"""`cardinal ingest`: accept blocks from publishers, keep them, acknowledge them, and put them on the topics."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from cardinal import apps
+from cardinal.cli.common import config_option, metrics_option, stream
+from cardinal.cli.stopping import cancelled_when_told
+
+_PORT = 40840
+_File = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--node-id", required=True, help="Name of this node, unique on the cluster: its transactional id too.")
+@click.option(
+    "--listen",
+    default=f"127.0.0.1:{_PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Address for publishers (gRPC).",
+)
+@click.option("--to", "to_url", required=True, metavar="URL", help="Stream: kafka://host:port.")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the blocks that are not on the topics yet; one for each node.",
+)
+@click.option("--app", "app_name", default="evm", show_default=True, help="Application: evm, blob or items.")
+@click.option("--chain-id", type=click.IntRange(0), default=1, show_default=True, help="Chain id of the stream.")
+@click.option("--chain", type=_File, help="Parameters of an Ethereum-like chain (TOML), where its preset does not fit.")
+@click.option("--topic", help="Default topic, where it is not the application's own.")
+@click.option("--first", type=click.IntRange(0), help="First block of an empty node; default: the first one offered.")
+@click.option(
+    "--pool-mb",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    help="Blocks that are not on the topics, in MiB; when they are so many, publishers wait.",
+)
+@click.option(
+    "--memory-mb",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="Memory for blocks that are received, verified or stored, in MiB.",
+)
+@click.option(
+    "--max-publishers", type=click.IntRange(1), default=256, show_default=True, help="Publishers connected at once."
+)
+@click.option("--cert-file", type=_File, help="Serve TLS with this certificate chain (PEM).")
+@click.option("--key-file", type=_File, help="Private key (PEM), if it is not in --cert-file.")
+@click.option(
+    "--ca-file", type=_File, help="Accept only publishers with a certificate of these authorities (PEM); it names them."
+)
+@metrics_option
+@config_option
+def ingest(  # noqa: PLR0917 - click passes options by name
+    node_id: str,
+    listen: str,
+    to_url: str,
+    data: Path,
+    app_name: str,
+    chain_id: int,
+    chain: Path | None,
+    topic: str | None,
+    first: int | None,
+    pool_mb: int,
+    memory_mb: int,
+    max_publishers: int,
+    cert_file: Path | None,
+    key_file: Path | None,
+    ca_file: Path | None,
+    metrics: str | None,
+    config: Path | None,
+) -> None:
+    """Accept blocks from publishers, acknowledge them when they are verified and durable, and publish them.
+
+    Publishers push over gRPC, as they do to Hiero's block nodes; of several copies of a block one wins. A broker that
+    is away is waited for: blocks are accepted meanwhile. SIGINT and SIGTERM stop the node; a restart continues.
+    /readyz fails while blocks are not accepted or not promoted, and names the reason.
+
+    \b
+    Example:
+      cardinal ingest --node-id a --to kafka://localhost:9092 --data /var/lib/cardinal/a --app items
+    """
+    from cardinal.server.ingest.limits import MEBIBYTE, Limits  # noqa: PLC0415 - the extra of one command
+    from cardinal.server.ingest.service import IngestSettings, run_ingest  # noqa: PLC0415 - the extra of one command
+
+    app = apps.get(app_name, chain_id=chain_id, topic=topic) if topic else apps.get(app_name, chain_id=chain_id)
+    limits = Limits(memory_mb * MEBIBYTE, pool_mb * MEBIBYTE, publishers=max_publishers)
+    settings = IngestSettings(node_id, listen, data, first, limits, cert_file, key_file, ca_file, metrics, chain)
+    url = stream(to_url, config)
+
+    async def run() -> None:
+        with cancelled_when_told(), suppress(asyncio.CancelledError):
+            await run_ingest(url, app, settings, _say)
+
+    asyncio.run(run())
+
+
+def _say(port: int) -> None:
+    click.echo(f"publishers are served on port {port}")

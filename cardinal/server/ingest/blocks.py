@@ -1,0 +1,125 @@
+"""Blocks of an application as an ingest node sees them: verified as items, promoted as payloads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cardinal.apps import items as opaque
+from cardinal.apps.body import payload_of, unframe
+from cardinal.errors import ApplicationError, ConfigurationError, LocalProtocolError
+from cardinal.protocols.streams import split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cardinal.apps import Application
+    from cardinal.protocols.publish import BlockId
+    from cardinal.protocols.streams import Payload
+
+
+class Blocks(Protocol):
+    """What a node must know of an application."""
+
+    forks: bool
+    """Whether headers carry hashes."""
+
+    reads_content: bool
+    """Whether verification reads what the items hold, which takes its time."""
+
+    def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """Raise an ApplicationError for a body that is not this block."""
+        ...
+
+    def payload(self, number: int, body: bytes) -> Payload:
+        """What goes to the topics of a stored body."""
+        ...
+
+
+class OpaqueBlocks:
+    """Blocks of the application items: numbers, and items that mean something to others only."""
+
+    forks = False
+    reads_content = False
+
+    def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """Nothing: the protocol has checked their structure."""
+
+    def payload(self, number: int, body: bytes) -> Payload:
+        """Each item as it came."""
+        return opaque.payload(opaque.Block(number, unframe(body)))
+
+
+class PayloadBlocks:
+    """Blocks whose items are a payload: any other application."""
+
+    forks = True
+    reads_content = True
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._chain_id = int(app.chain.rpartition(":")[2])
+
+    def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """The body is that of a payload of this chain, the one that its header names, and fits the topics."""
+        payload, chain_id = payload_of(unframe(body))
+        if (payload.number, payload.hash, payload.parent) != (*block, parent.hash):
+            raise ApplicationError(f"the items are of block {payload.number}, and their stream's header is of another")
+        if chain_id != self._chain_id:
+            raise ApplicationError(f"block {payload.number} is of chain {chain_id}, not of {self._chain_id}")
+        self._check(payload)
+        try:
+            split(payload, self._app.topics, self._app.default_topic)
+        except LocalProtocolError as error:
+            raise ApplicationError(f"block {payload.number} does not fit the topics: {error}") from None
+
+    def _check(self, payload: Payload) -> None:
+        """Whatever the application can say of a payload."""
+
+    def payload(self, number: int, body: bytes) -> Payload:
+        """The payload that the publisher wrote."""
+        del number
+        return payload_of(unframe(body)).payload
+
+
+class EvmBlocks(PayloadBlocks):
+    """Blocks of an Ethereum-like chain, which prove their content.
+
+    Arguments:
+        app: the application.
+        chain: file with the parameters of its chain; None: its preset.
+
+    """
+
+    def __init__(self, app: Application, chain: Path | None) -> None:
+        from cardinal.apps.evm import Chain, chain_of, verify_payload  # noqa: PLC0415 - the extra of one application
+
+        super().__init__(app)
+        self._chain = chain_of(self._chain_id) if chain is None else Chain.load(chain)
+        self._verify_payload = verify_payload
+        if self._chain.chain_id != self._chain_id:
+            raise ConfigurationError(
+                f"{chain} describes chain {self._chain.chain_id}, and the stream is of chain {self._chain_id}",
+                setting="chain",
+            )
+
+    def _check(self, payload: Payload) -> None:
+        self._verify_payload(payload, self._chain)
+
+
+def blocks_of(app: Application, chain: Path | None = None) -> Blocks:
+    """How a node sees the blocks of an application.
+
+    Arguments:
+        app: the application.
+        chain: TOML file with the parameters of an Ethereum-like chain; None: its preset.
+
+    Raises:
+        ConfigurationError: the file cannot be used, or the application is none that has one.
+        MissingExtraError: the application's extra is not installed.
+
+    """
+    if app.name == "evm":
+        return EvmBlocks(app, chain)
+    if chain is not None:
+        raise ConfigurationError(f"the application {app.name} takes no file of a chain: leave it out", setting="chain")
+    return OpaqueBlocks() if app.name == "items" else PayloadBlocks(app)

@@ -1,0 +1,349 @@
+"""Ingest node: what its arbiter decides is carried out here.
+
+Rules:
+
+1. Everything here runs on one event loop. Verification runs beside it, and one thread writes the store.
+2. A copy is verified, then stored. Its block is acknowledged when its row is durable, and nothing is sent before.
+3. Where memory is full, only the lowest block's stream is read. Where nothing can be stored, no new block is accepted:
+   publishers are sent Behind, and wait.
+4. After a restart every stored block is there: those up to the first gap as acknowledged, those above it as stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cardinal.apps.body import frame
+from cardinal.errors import ApplicationError, RemoteProtocolError, StoreError, VerifierError
+from cardinal.protocols.publish import (
+    Acknowledged,
+    Arbiter,
+    ArbiterSettings,
+    BlockId,
+    Complete,
+    Discard,
+    Effect,
+    EndOfStream,
+    Failure,
+    Items,
+    Send,
+    Start,
+    Status,
+    decode_request,
+    encode,
+)
+from cardinal.server.ingest.events import event_of, kind_of
+from cardinal.server.ingest.limits import Limits
+from cardinal.server.ingest.verifier import Verifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cardinal.server.ingest.blocks import Blocks
+    from cardinal.server.ingest.store import BodyStore, StoredBlock
+
+LOG: Final = logging.getLogger("cardinal.ingest")
+TICK_SECONDS: Final = 0.05
+
+_CHECK_SECONDS: Final = 1.0
+_NAMES_MOST: Final = 256
+
+Deliver = Callable[[bytes | None], object]
+"""Sends a response to a publisher; None ends its stream."""
+
+
+class _Stream(NamedTuple):
+    """A publisher's stream."""
+
+    identity: str
+    deliver: Deliver
+
+
+class _Copy:
+    """A copy of a block that comes in: its items, framed as they come; ``heard``: when the last came."""
+
+    def __init__(self, parent: BlockId, connection: Hashable, identity: str, now: float) -> None:
+        self.parent = parent
+        self.connection = connection
+        self.identity = identity
+        self.heard = now
+        self.size = 0
+        self.framed: list[bytes] = []
+        self.work: asyncio.Task[None] | None = None
+
+
+class IngestNode:
+    """One node.
+
+    Arguments:
+        store: of its data folder.
+        blocks: the application's.
+        settings: of the arbiter; what is stored is added.
+        promote: called with each acknowledged block, parents first, each once; after a restart again with those that
+            are not on the topics yet.
+        now: a monotonic clock.
+        limits: of memory and publishers.
+        obstacle: why no new block can be stored; empty where one can.
+
+    Attributes:
+        observe: called with the seconds from a block's last item to its acknowledgement.
+        responses, first_copies, events, acknowledged: counts, of :class:`.metrics.IngestStatus`.
+        memory: bytes of the copies that come in, are verified or stored.
+
+    """
+
+    def __init__(
+        self,
+        store: BodyStore,
+        blocks: Blocks,
+        settings: ArbiterSettings,
+        promote: Callable[[BlockId], object],
+        now: Callable[[], float] = time.monotonic,
+        *,
+        limits: Limits = Limits(),  # noqa: B008 - a value
+        obstacle: Callable[[], str] = str,
+    ) -> None:
+        self._limits = limits
+        self._obstacle = obstacle
+        self._store = store
+        self._blocks = blocks
+        self._promote = promote
+        self._now = now
+        self._verifier = Verifier(blocks)
+        self._copies: dict[tuple[BlockId, int], _Copy] = {}
+        self._streams: dict[Hashable, _Stream] = {}
+        self._heard: dict[BlockId, float] = {}
+        self._closing = False
+        self._failure = ""
+        self._check_at = now()
+        self.waits_for = ""
+        """Why no new block is accepted; empty where they are."""
+        self.observe: Callable[[float], object] = lambda _: None
+        self.responses: Counter[str] = Counter()
+        self.first_copies: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.acknowledged = 0
+        self.memory = 0
+        self._first = store.first()
+        self._arbiter = self._restored(settings)
+
+    # --- publishers -------------------------------------------------------------------------------------------------
+
+    def connect(self, connection: Hashable, identity: str, deliver: Deliver) -> None:
+        """A publisher opened a stream."""
+        crowded = len(self._streams) >= self._limits.publishers
+        self._streams[connection] = _Stream(identity, deliver)
+        self._carry_out(self._arbiter.connect(connection, identity, self._now()))
+        if crowded:
+            self._event("crowded", f"the publisher {identity} was sent away: {self._limits.publishers} are connected")
+        if crowded or self._closing:
+            status = Status.SUCCESS if self._closing else Status.ERROR
+            self._carry_out(self._arbiter.end(connection, status, self._now()))
+
+    def receive(self, connection: Hashable, data: bytes) -> None:
+        """A message came on a stream."""
+        try:
+            request = decode_request(data)
+        except RemoteProtocolError:
+            request = None
+        self._arbiter.full = bool(self.waits_for) or self._crowded
+        self._carry_out(self._arbiter.receive(connection, request, self._now()))
+
+    def disconnect(self, connection: Hashable) -> None:
+        """A stream was lost, or ended."""
+        self._streams.pop(connection, None)
+        self._carry_out(self._arbiter.disconnect(connection, self._now()))
+
+    def must_wait(self, connection: Hashable) -> bool:
+        """True while a stream is not to be read: memory is full, and its block is not the one that can free some.
+
+        Blocks that are being stored free memory by themselves. Without any, the lowest one that comes in is read on.
+        """
+        if not self._crowded:
+            return False
+        coming = {copy.connection: block for (block, _), copy in self._copies.items() if copy.work is None}
+        stores = len(coming) < len(self._copies)
+        return connection in coming and (stores or coming[connection] != min(coming.values()))
+
+    def unread(self, connection: Hashable) -> None:
+        """A publisher reads no responses: its stream is lost."""
+        if connection in self._streams:
+            self._event("unread", f"the publisher {self._streams[connection].identity} reads no responses")
+            self._carry_out(self._arbiter.disconnect(connection, self._now()))
+
+    # --- the service ------------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> int | None:
+        """The highest acknowledged block; None while there is none."""
+        return self._arbiter.last
+
+    @property
+    def open_blocks(self) -> int:
+        """Blocks that are not acknowledged."""
+        return self._arbiter.open_blocks
+
+    @property
+    def first(self) -> int | None:
+        """The first block of the stream; None while there is none."""
+        return self._first
+
+    @property
+    def publishers(self) -> int:
+        """Connected publishers."""
+        return len(self._streams)
+
+    @property
+    def ignored(self) -> int:
+        """Sets and block ends that belonged to no block in progress."""
+        return self._arbiter.ignored
+
+    async def run(self) -> None:
+        """Run the clock rules until cancelled."""
+        while True:
+            if self._failure and self._now() >= self._check_at:
+                await self._check()
+            self.waits_for = self._failure or self._obstacle()
+            self._carry_out(self._arbiter.tick(self._now()))
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def close(self) -> None:
+        """End all streams in good order, and what is being verified or stored."""
+        self._closing = True
+        self._carry_out(self._arbiter.shutdown(self._now()))
+        work = [copy.work for copy in self._copies.values() if copy.work is not None]
+        await asyncio.gather(*work, return_exceptions=True)
+        await asyncio.to_thread(self._verifier.close)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _restored(self, settings: ArbiterSettings) -> Arbiter:
+        """The arbiter as it was: rule 4."""
+        stored = self._store.blocks()
+        acknowledged = _acknowledged(stored, self._first, forks=self._blocks.forks)
+        settings = replace(settings, first=self._first if settings.first is None else settings.first)
+        if self._blocks.forks:
+            tree = {BlockId(block.number, block.hash): block.parent for block in acknowledged}
+            arbiter = Arbiter(settings, tree, self._now())
+        else:
+            last = acknowledged[-1].number if acknowledged else None
+            arbiter = Arbiter(replace(settings, last_stored=last, reorg_threshold=None), now=self._now())
+        for block in acknowledged:
+            if not block.promoted:
+                self._promote(BlockId(block.number, block.hash))
+        known = {block.ticket for block in acknowledged}
+        for block in stored:
+            if block.ticket not in known:
+                arbiter.stored(BlockId(block.number, block.hash), block.parent, self._now())
+        return arbiter
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(connection, response):
+                    self.responses[kind_of(response)] += 1
+                    self._send(connection, encode(response), end=isinstance(response, EndOfStream))
+                case Start(block, attempt, connection, parent):
+                    identity = self._streams[connection].identity
+                    self._copies[block, attempt] = _Copy(parent, connection, identity, self._now())
+                    self._first = block.number if self._first is None else self._first
+                case Items(block, attempt, items):
+                    copy = self._copies[block, attempt]
+                    copy.framed.append(frame(items))
+                    size = sum(map(len, items))
+                    copy.size += size
+                    self.memory += size
+                    copy.heard = self._now()
+                case Complete(block, attempt):
+                    copy = self._copies[block, attempt]
+                    self._heard[block] = copy.heard
+                    copy.work = asyncio.ensure_future(self._keep(block, attempt, copy))
+                case Discard(block, attempt):
+                    self._heard.pop(block, None)
+                    discarded = self._copies.pop((block, attempt), None)
+                    if discarded is not None and discarded.work is None:
+                        self.memory -= discarded.size
+                case Acknowledged(block):
+                    self.acknowledged += 1
+                    if block in self._heard:
+                        self.observe(self._now() - self._heard.pop(block))
+                    self._promote(block)
+                case _:
+                    self._event(*event_of(effect))
+
+    @property
+    def _crowded(self) -> bool:
+        return self.memory >= self._limits.memory_bytes
+
+    def _event(self, name: str, sentence: str) -> None:
+        self.events[name] += 1
+        LOG.warning("%s", sentence)
+
+    async def _check(self) -> None:
+        """The store failed: see whether it can be written again."""
+        try:
+            await asyncio.wrap_future(self._store.check())
+        except StoreError as error:
+            self._failure = str(error)
+        else:
+            self._failure = ""
+            LOG.info("the data folder can be written again")
+        self._check_at = self._now() + _CHECK_SECONDS
+
+    def _send(self, connection: Hashable, response: bytes, *, end: bool) -> None:
+        stream = self._streams.get(connection)
+        if stream is not None:
+            stream.deliver(response)
+            if end:
+                stream.deliver(None)
+
+    async def _keep(self, block: BlockId, attempt: int, copy: _Copy) -> None:
+        """Verify a complete copy, and store it."""
+        why: Failure | None = None
+        try:
+            body = await asyncio.to_thread(b"".join, copy.framed)
+            copy.framed.clear()
+            await self._verifier.verify(block, copy.parent, body)
+            first = block.number if self._first is None else self._first
+            await asyncio.wrap_future(self._store.add(block.number, block.hash, copy.parent.hash, body, first))
+        except ApplicationError as error:
+            LOG.warning("block %d of a publisher was refused: %s", block.number, error)
+            why = Failure.BAD
+        except VerifierError as error:
+            self._event("verifier_ended", f"{error}: publishers send it again")
+            why = Failure.UNDECIDED
+        except StoreError as error:
+            LOG.error("%s", error)  # noqa: TRY400 - the sentence says it all
+            why = Failure.PERSISTENCE
+            self._failure = self.waits_for = str(error)
+            self._check_at = self._now()
+        finally:
+            self.memory -= copy.size
+        if self._copies.pop((block, attempt), None) is None:
+            return  # discarded meanwhile
+        if why is None:
+            known = copy.identity in self.first_copies or len(self.first_copies) < _NAMES_MOST
+            self.first_copies[copy.identity if known else "others"] += 1
+        if why is not None:
+            self._carry_out(self._arbiter.failed(block, attempt, why, self._now()))
+            return
+        self._carry_out(self._arbiter.verified(block, attempt, self._now()))
+        self._carry_out(self._arbiter.persisted(block, attempt, self._now()))
+
+
+def _acknowledged(stored: Iterable[StoredBlock], first: int | None, *, forks: bool) -> list[StoredBlock]:
+    """The blocks that were acknowledged: on the topics, the first of the stream, or a child of one of these."""
+    found: list[StoredBlock] = []
+    known: set[BlockId] = set()
+    for block in stored:
+        parent = BlockId(block.number - 1, block.parent if forks else b"")
+        if block.promoted or block.number == first or parent in known:
+            known.add(BlockId(block.number, block.hash))
+            found.append(block)
+    return found

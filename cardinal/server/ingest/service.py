@@ -1,0 +1,202 @@
+"""Service of an ingest node: publishers in front, the store behind them, the topics at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cardinal.config.settings import find_url
+from cardinal.protocols.publish import ArbiterSettings
+from cardinal.server.ingest.blocks import blocks_of
+from cardinal.server.ingest.limits import MEBIBYTE, Limits, Pool
+from cardinal.server.ingest.listener import Listener
+from cardinal.server.ingest.node import IngestNode
+from cardinal.server.ingest.promoter import Promoter
+from cardinal.server.ingest.store import BodyStore
+from cardinal.server.ingest.tls import server_credentials
+from cardinal.server.produce.connection import StreamConnection
+from cardinal.server.produce.settings import ProduceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from cardinal.apps import Application
+    from cardinal.server.ingest.metrics import IngestStatus
+    from cardinal.transports import TransportUrl
+
+LOG: Final = logging.getLogger("cardinal.ingest")
+_BLOCK_TIME: Final = {"evm": 12.0}
+_SIDE_BRANCHES: Final = 32
+"""Blocks of one number that an identity may send: with fewer, a chain that reorganizes often enough at one number, or
+two publishers behind one address, would be refused for good there.
+"""
+_REPORT_SECONDS: Final = 2.0
+_SCRAPE_SECONDS: Final = 5.0
+SHUTDOWN_SECONDS: Final = 5.0
+"""In which a node that is stopped puts acknowledged blocks on the topics; the rest waits for its next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSettings:
+    """Settings of the service.
+
+    Attributes:
+        node_id: the node's name; its producer's id, and its transactional id on the cluster.
+        listen: ``HOST:PORT`` for publishers.
+        data: the folder of its store.
+        first: the first block of an empty node; None: the first that a publisher offers.
+        limits: of memory, disk and publishers.
+        certificate, key, ca: PEM files of TLS, see :func:`.tls.server_credentials`.
+        metrics: ``HOST:PORT`` of metrics and health; None: they are not served.
+        chain: TOML file with the parameters of an Ethereum-like chain; None: its preset.
+
+    """
+
+    node_id: str
+    listen: str
+    data: Path
+    first: int | None = None
+    limits: Limits = field(default_factory=Limits)
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    metrics: str | None = None
+    chain: Path | None = None
+
+
+class _Parts:
+    """The parts of a running node, and its status."""
+
+    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoter) -> None:
+        self.node = node
+        self.store = store
+        self.promoter = promoter
+
+    @property
+    def waits_for(self) -> str:
+        """Why blocks are not accepted, or not put on the topics; empty where they are."""
+        return "; ".join(filter(None, (self.node.waits_for, self.promoter.waits_for)))
+
+    def serve_metrics(self, address: str, opened: ExitStack) -> None:
+        """Serve metrics and health; the status is taken on the event loop."""
+        from cardinal.metrics import Endpoint  # noqa: PLC0415 - an extra of its own
+        from cardinal.server.ingest.metrics import IngestMetrics  # noqa: PLC0415 - the same
+
+        loop = asyncio.get_running_loop()
+
+        async def status() -> IngestStatus:
+            return self.status()
+
+        metrics = IngestMetrics(lambda: asyncio.run_coroutine_threadsafe(status(), loop).result(_SCRAPE_SECONDS))
+        self.node.observe = metrics.acknowledged
+        endpoint = opened.enter_context(Endpoint(address, metrics.registry, lambda: self.waits_for))
+        LOG.info("metrics at http://%s/metrics", endpoint.address)
+
+    def status(self) -> IngestStatus:
+        """The numbers of this moment."""
+        from cardinal.server.ingest.metrics import IngestStatus  # noqa: PLC0415 - an extra of its own
+
+        node, promoter = self.node, self.promoter
+        return IngestStatus(
+            ready=not self.waits_for,
+            publishers=node.publishers,
+            open_blocks=node.open_blocks,
+            memory_bytes=node.memory,
+            pool_bytes=self.store.pool_bytes,
+            waiting_blocks=promoter.waiting,
+            promotion_lag_seconds=promoter.lag,
+            last_acknowledged=node.last,
+            last_promoted=promoter.last,
+            acknowledged_blocks_total=node.acknowledged,
+            promoted_blocks_total=promoter.promoted,
+            ignored_sets_total=node.ignored,
+            responses_total=dict(node.responses),
+            first_copies_total=dict(node.first_copies),
+            events_total=dict(node.events),
+        )
+
+    async def report(self) -> None:
+        """Log progress, until cancelled."""
+        said, before = time.monotonic(), self.node.acknowledged
+        while True:
+            await asyncio.sleep(_REPORT_SECONDS)
+            now, node = time.monotonic(), self.node
+            if node.acknowledged != before:
+                LOG.info(
+                    "block %s acknowledged: %.1f blocks/s, %d publishers, %d open blocks, "
+                    "%d blocks (%.1f MiB) not on the topics",
+                    node.last,
+                    (node.acknowledged - before) / (now - said),
+                    node.publishers,
+                    node.open_blocks,
+                    self.promoter.waiting,
+                    self.store.pool_bytes / MEBIBYTE,
+                )
+            said, before = now, node.acknowledged
+
+
+async def run_ingest(
+    url: str | TransportUrl, app: Application, settings: IngestSettings, listening: Callable[[int], object]
+) -> None:
+    """Run a node until it is cancelled.
+
+    Arguments:
+        url: the stream's.
+        app: the application.
+        settings: the node's.
+        listening: called with the port when publishers may come.
+
+    Raises:
+        CardinalError: what waiting does not heal.
+
+    """
+    found = find_url(url)
+    if found.scheme == "kafka":
+        found = found.with_options({"transactional": "update"})
+    blocks = blocks_of(app, settings.chain)
+    block_time = _BLOCK_TIME.get(app.name, 2.0)
+    arbiting = ArbiterSettings(
+        block_time=block_time,
+        idle_timeout=4 * block_time,
+        block_timeout=16 * block_time,
+        first=settings.first,
+        reorg_threshold=app.reorg_threshold if blocks.forks else None,
+        side_branches=_SIDE_BRANCHES,
+    )
+    credentials = server_credentials(settings.certificate, settings.key, settings.ca)
+    store = BodyStore(settings.data, app.chain)
+    connection = StreamConnection(found, app, ProduceSettings(settings.node_id))
+    promoter = Promoter(store, blocks, connection)
+    opened = ExitStack()
+    try:
+        pool = Pool(store, promoter, settings.limits)
+        node = IngestNode(store, blocks, arbiting, promoter.add, limits=settings.limits, obstacle=pool.obstacle)
+        parts = _Parts(node, store, promoter)
+        if settings.metrics is not None:
+            parts.serve_metrics(settings.metrics, opened)
+        async with Listener(node, settings.listen, credentials) as listener:
+            LOG.info("publishers are served on port %d", listener.port)
+            listening(listener.port)
+            promoting = asyncio.ensure_future(promoter.run())
+            running = [promoting, *map(asyncio.ensure_future, (node.run(), parts.report()))]
+            try:
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                await done.pop()  # raises why; unlike gather, a wait that is cancelled lets the promoter finish
+            finally:
+                await node.close()
+                if not promoting.done():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(promoter.drained(), SHUTDOWN_SECONDS)
+                for task in running:
+                    task.cancel()
+                if promoter.waiting:
+                    LOG.info("%d blocks are not on the topics yet: the next start puts them there", promoter.waiting)
+    finally:
+        await asyncio.to_thread(opened.close)
+        await connection.close()
+        await asyncio.to_thread(store.close)

@@ -1,0 +1,54 @@
+"""TLS of an ingest node: its certificate, and the authority of its publishers' certificates."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import grpc
+
+from cardinal.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def server_credentials(certificate: Path | None, key: Path | None, ca: Path | None) -> grpc.ServerCredentials | None:
+    """Credentials of the listener; None where there is no certificate.
+
+    Arguments:
+        certificate: chain of the server (PEM).
+        key: its private key, without a password (PEM); None: it is in the certificate's file.
+        ca: authorities of which publishers must have a certificate (PEM); None: they need none.
+
+    Raises:
+        ConfigurationError: a file cannot be used.
+
+    """
+    if certificate is None:
+        for name, file in (("key-file", key), ("ca-file", ca)):
+            if file is not None:
+                raise ConfigurationError(f"--{name} is of no use without --cert-file: set both", setting=name)
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise _unusable(f"certificate {certificate} and its key", "cert-file", error) from None
+    try:
+        if ca is not None:
+            context.load_verify_locations(ca)
+    except OSError as error:
+        raise _unusable(f"authorities {ca}", "ca-file", error) from None
+    return grpc.ssl_server_credentials(
+        [((key or certificate).read_bytes(), certificate.read_bytes())],
+        root_certificates=None if ca is None else ca.read_bytes(),
+        require_client_auth=ca is not None,
+    )
+
+
+def _unusable(files: str, setting: str, error: Exception) -> ConfigurationError:
+    """The error of a file; OpenSSL's own words name places in its code."""
+    pem = isinstance(error, ssl.SSLError | ValueError)
+    reason = "they are not PEM, do not belong together, or have a password" if pem else getattr(error, "strerror", "")
+    return ConfigurationError(f"{files} cannot be used: {reason}", setting=setting)
