@@ -17,7 +17,7 @@ _File = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--node-id", required=True, help="Name of this node, unique on the cluster: its transactional id too.")
+@click.option("--node-id", required=True, help="Name of this node, unique among those of the stream.")
 @click.option(
     "--listen",
     default=f"127.0.0.1:{_PORT}",

@@ -35,7 +35,7 @@ def test_records_are_replayed_with_their_own_headers_in_their_order(
     cardinal_broker: EmbeddedKafka, transactional: str
 ) -> None:
     app = small_stream()
-    url = f"kafka://{cardinal_broker.bootstrap}?transactional={transactional}&transactional.id={app.default_topic}"
+    url = f"kafka://{cardinal_broker.bootstrap}?transactional={transactional}"
     if transactional == "none":
         url = f"kafka://{cardinal_broker.bootstrap}"
     sink = open_sink(url, app, producer_id="copier")

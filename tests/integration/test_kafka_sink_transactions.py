@@ -141,7 +141,7 @@ def test_a_producer_killed_in_mid_transaction_shows_nothing_and_the_next_one_wit
 ) -> None:
     app = small_stream()
     stem = app.default_topic.removesuffix("-block")
-    url = _url(cardinal_broker, f"&transactional.id={uuid_of(app)}&transaction.timeout.ms=600000")
+    url = _url(cardinal_broker, "&transaction.timeout.ms=600000")
     with Producer(url, app, producer_id="one") as producer:
         producer.add(a_block("1a", "0g")).result(DEADLINE)
     with child(HALF, url, stem) as half:
@@ -153,11 +153,6 @@ def test_a_producer_killed_in_mid_transaction_shows_nothing_and_the_next_one_wit
         producer.add(a_block("2a", "1a")).result(DEADLINE)
     spoken, whole = _half_seen(everything_on(url, app))
     assert spoken == whole == {named("1a"), named("2a")}
-
-
-def uuid_of(app: Application) -> str:
-    """A transactional id of this test's own."""
-    return app.default_topic
 
 
 def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_and_then_goes_on(
@@ -188,9 +183,9 @@ def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_an
 def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_it_is(
     cardinal_broker: EmbeddedKafka,
 ) -> None:
-    app = small_stream()
-    url = _url(cardinal_broker, f"&transactional.id={uuid_of(app)}")
-    with Producer(url, app, producer_id="one") as first:
+    app, other = small_stream(), small_stream()
+    url = _url(cardinal_broker)
+    with Producer(url, app, producer_id="one") as first, Producer(url, other, producer_id="one") as elsewhere:
         first.add(a_block("1a", "0g")).result(DEADLINE)
         with Producer(url, app, producer_id="one") as second:
             second.add(a_block("2a", "1a")).result(DEADLINE)
@@ -199,6 +194,7 @@ def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_
             with pytest.raises(FencedError, match="same id"):
                 first.add(a_block("3a", "2a"))
             second.add(a_block("3a", "2a")).result(DEADLINE)
+        elsewhere.add(a_block("1a", "0g")).result(DEADLINE)  # the same id on another stream
     assert not FencedError.retriable
     spoken, whole = _half_seen(everything_on(url, app))
     assert spoken == whole == {named("1a"), named("2a"), named("3a")}

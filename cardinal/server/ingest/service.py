@@ -46,7 +46,7 @@ class IngestSettings:
     """Settings of the service.
 
     Attributes:
-        node_id: the node's name; its producer's id, and its transactional id on the cluster.
+        node_id: the node's name, which is its producer's id.
         listen: ``HOST:PORT`` for publishers.
         data: the folder of its store.
         first: the first block of an empty node; None: the first that a publisher offers.

@@ -40,7 +40,8 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     something. An empty partition gets one also when its topic existed: its creator may have been killed in between.
     """
     settings = kafka_settings(url)
-    settings.producer(settings.max_message_bytes, producer_id)  # refuses settings before anything is created
+    transactional_id = f"{app.default_topic}.{producer_id}"  # streams of one cluster may have producers of one name
+    settings.producer(settings.max_message_bytes, transactional_id)  # refuses settings before anything is created
     cluster = Cluster(settings)
     admin = TopicAdmin(settings, cluster)
     topics = admin.ensure(tuple(app.all_topics))
@@ -56,7 +57,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
         channel=admin.ensure_channel,
         cluster=cluster.name,
     )
-    config = settings.producer(max(limits), producer_id, smallest=min(limits))
+    config = settings.producer(max(limits), transactional_id, smallest=min(limits))
     if settings.transaction_timeout is None:
         sink = make(config)
     else:

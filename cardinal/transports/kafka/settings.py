@@ -150,8 +150,8 @@ class KafkaSettings(TransportOptions):
     """Always 1; accepted because URLs of the Go implementation have it."""
 
     transactional: Literal["none", "update"] = "none"
-    """``update``: a producer makes one Kafka transaction of every chain update. Its ``transactional.id`` is the
-    producer's id by default, and has to be unique on the cluster."""
+    """``update``: a producer makes one Kafka transaction of every chain update. Its ``transactional.id`` is
+    ``DEFAULT-TOPIC.PRODUCER-ID`` by default; of two producers with the same one, the newer ends the older."""
 
     transaction_timeout_ms: PositiveInt | None = None
     """Milliseconds that a transaction may be open, with ``transactional=update``; default 10000."""
@@ -264,12 +264,12 @@ class KafkaSettings(TransportOptions):
         """Properties that every kind of client accepts."""
         return {**_COMMON, **_for_others(self.properties)}
 
-    def producer(self, largest: int, producer_id: str, *, smallest: int | None = None) -> dict[str, str]:
-        """Properties of a producer with this id.
+    def producer(self, largest: int, transactional_id: str, *, smallest: int | None = None) -> dict[str, str]:
+        """Properties of a producer.
 
         Arguments:
             largest: the bytes of the largest message that one of its topics accepts.
-            producer_id: the ``transactional.id`` where the URL has none.
+            transactional_id: the ``transactional.id`` where the URL has none.
             smallest: the bytes that each of its topics accepts; default: as many.
 
         """
@@ -283,7 +283,7 @@ class KafkaSettings(TransportOptions):
             "message.timeout.ms": self.properties.get("message.timeout.ms", str(timeout)),
             "socket.timeout.ms": self.properties.get("socket.timeout.ms", str(min(timeout, _SOCKET_TIMEOUT_MS))),
         }
-        return {"transactional.id": producer_id, **config, **lasting}
+        return {"transactional.id": transactional_id, **config, **lasting}
 
     def consumer(self) -> dict[str, str]:
         """Properties of a consumer with assigned partitions."""
