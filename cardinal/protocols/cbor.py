@@ -2,7 +2,8 @@
 
 Unsigned integers below 2**64, byte strings, booleans, definite and indefinite arrays. Everything else is refused at its
 first byte: other types, chunked strings, tags, reserved information. Tests hold this module to cbor2, which reads more:
-to it `9f ff` and `80` are the same.
+to it `9f ff` and `80` are the same. :func:`dump` and :func:`load` are for frames and records that are signed or hashed:
+integers, byte strings, text and definite arrays, each value in one encoding alone.
 
 Rules:
 
@@ -16,8 +17,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 from cardinal.errors import ViolationError
 
@@ -45,6 +46,10 @@ WORD_64: Final = 2**64 - 1
 _WIDTHS: Final = {24: 1, 25: 2, 26: 4, 27: 8}
 """Bytes of the argument by the initial byte's additional information."""
 _INDEFINITE: Final = 31
+_DIRECT: Final = 24
+"""Arguments below it are in the initial byte."""
+_LEAST: Final = {24: _DIRECT, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}
+"""Least argument that needs the width."""
 
 _T = TypeVar("_T")
 Parser = Generator[int, None, _T]
@@ -56,9 +61,9 @@ Parser = Generator[int, None, _T]
 
 def head(major: int, argument: int) -> bytes:
     """The shortest head of an item; the caller has checked that the argument fits 64 bits."""
-    if argument < min(_WIDTHS):
+    if argument < _DIRECT:
         return bytes((major << 5 | argument,))
-    info = next(info for info, width in _WIDTHS.items() if argument >> 8 * width == 0)
+    info = 24 if argument < 1 << 8 else 25 if argument <= WORD_16 else 26 if argument <= WORD_32 else 27
     return bytes((major << 5 | info,)) + argument.to_bytes(_WIDTHS[info], "big")
 
 
@@ -178,7 +183,7 @@ class Reader:
             raise refused(otherwise)
         if info == _INDEFINITE:
             return None
-        if info < min(_WIDTHS):
+        if info < _DIRECT:
             return info
         width = _WIDTHS.get(info)
         if width is None:
@@ -195,3 +200,81 @@ class Reader:
             yield end
         self._at = end
         return at
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+TEXT: Final = 3
+Value: TypeAlias = "int | bytes | str | Sequence[Value]"
+"""A value of frames and records: unsigned integers, byte strings, text, definite arrays of these."""
+
+
+def dump(value: Value) -> bytes:
+    """The one encoding of a value; the caller has checked that integers fit 64 bits."""
+    match value:
+        case int():
+            return head(UNSIGNED, value)
+        case bytes():
+            return byte_string(value)
+        case str():
+            text = value.encode()
+            return head(TEXT, len(text)) + text
+    return head(ARRAY, len(value)) + b"".join(map(dump, value))
+
+
+def load(data: bytes, depth: int = 4) -> Value:
+    """The value of closed bytes: one item in its shortest form, arrays at most ``depth`` deep, nothing after it.
+
+    Raises:
+        ViolationError: DecoderFailure.
+
+    """
+    value, at = _value(data, 0, depth)
+    if at != len(data):
+        raise refused(f"{len(data) - at} bytes after the value")
+    return value
+
+
+def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
+    major, argument, at = _head(data, at)
+    if major == UNSIGNED:
+        return argument, at
+    if argument > len(data) - at:  # every item of an array takes a byte
+        raise refused("the bytes end inside a value")
+    if major == ARRAY:
+        if depth == 0:
+            raise refused("arrays are too deep")
+        items: list[Value] = []
+        for _ in range(argument):
+            item, at = _value(data, at, depth - 1)
+            items.append(item)
+        return items, at
+    end = at + argument
+    if major == BYTE_STRING:
+        return data[at:end], end
+    try:
+        return data[at:end].decode(), end
+    except UnicodeDecodeError as error:
+        raise refused("text is not UTF-8") from error
+
+
+def _head(data: bytes, at: int) -> tuple[int, int, int]:
+    """Major type, argument and end of a head in its shortest form."""
+    if at == len(data):
+        raise refused("the bytes end inside a value")
+    major, info = divmod(data[at], 32)
+    if major not in (UNSIGNED, BYTE_STRING, TEXT, ARRAY):
+        raise refused(f"major type {major}")
+    at += 1
+    if info < _DIRECT:
+        return major, info, at
+    width = _WIDTHS.get(info)
+    if width is None:
+        raise refused(f"additional information {info}")
+    end = at + width
+    if end > len(data):
+        raise refused("the bytes end inside a value")
+    argument = int.from_bytes(data[at:end], "big")
+    if argument < _LEAST[info]:
+        raise refused("a head that is not the shortest")
+    return major, argument, end
