@@ -163,7 +163,7 @@ class Wire:
         self.random = Random(f"{world.seed} {self.name[:2]} {number}")
         self.open = True
         self.forged = dialer is None
-        """Whether somebody changed the bytes: nothing is expected of them."""
+        """True once somebody changed the bytes: nothing is expected of them."""
         self.up, self.down = Pipe(self, acceptor), Pipe(self, dialer)
         self.sent: list[Message] = []
         self.sent_at: list[float] = []

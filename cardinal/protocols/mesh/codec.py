@@ -53,7 +53,7 @@ _DOMAIN: Final = "cardinal/mesh/1"
 
 
 def is_node_id(value: object) -> bool:
-    """Whether this is a name for a node: 1 to 32 of ``a-z0-9-``."""
+    """True for the name of a node: 1 to 32 of ``a-z0-9-``."""
     return isinstance(value, str) and _NODE_ID.fullmatch(value) is not None
 
 

@@ -70,7 +70,7 @@ class IncomingLink(Link):
 
     @property
     def is_paused(self) -> bool:
-        """Whether the inbox is full: read no more of the connection, for now."""
+        """True while the inbox is full: read no more of the connection."""
         return self.held >= self._settings.inbox
 
     # --- inputs --------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Link(ABC):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the session has begun, suspected or not."""
+        """True from Begin on, suspected or not."""
         return self.state in (LinkState.CONNECTED, LinkState.SUSPECTED)
 
     @abstractmethod

@@ -21,7 +21,7 @@ from .types import HASH_SIZE, KEY_SIZE, Reason, Signed
 Sign: TypeAlias = Callable[[bytes], bytes]
 """The Ed25519 signature of these bytes, 64 bytes."""
 Verify: TypeAlias = Callable[[bytes, bytes, bytes], bool]
-"""Whether a signature is valid: of a key of 32 bytes, over these bytes, the signature."""
+"""Validity of a signature: of a key of 32 bytes, over these bytes, the signature of 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,9 @@ class OutgoingLink(Link):
         return self._taken()
 
     def snapshot(self, messages: Iterable[tuple[int, bytes]], now: float) -> list[Effect]:
-        """The snapshot that was wanted: kinds and payloads. One that comes too late, or again, is ignored.
+        """The snapshot of a session: kinds and payloads, derived from the facts that are committed at this call.
+
+        It is ignored where the session is over, or has its snapshot.
 
         Raises:
             EncodeError: at this or any later input, a message of it is larger than a frame.

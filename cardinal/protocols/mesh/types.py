@@ -12,14 +12,14 @@ Each pair of members has two links, one per direction: its *dialer* opens it and
 
 | link | state | next state |
 |---|---|---|
-| outgoing | DISCONNECTED | CONNECTING: it is time to dial |
+| outgoing | DISCONNECTED | CONNECTING: `retry_at` is reached |
 | outgoing | CONNECTING | CONNECTED: Welcome verified; DISCONNECTED: refused, time-out, bad input, connection lost |
 | outgoing | CONNECTED | SUSPECTED: something unacknowledged and no Ack for `suspect_after` |
 | outgoing | SUSPECTED | CONNECTED: Ack; DISCONNECTED: no Ack for `ack_timeout` |
 | incoming | CONNECTING | CONNECTED: Begin verified; DISCONNECTED: refused, time-out, bad input, connection lost |
 | incoming | CONNECTED | SUSPECTED: no verified frame for `suspect_after` |
 | incoming | SUSPECTED | CONNECTED: verified frame; DISCONNECTED: no verified frame for `drop_after` |
-| both | CONNECTED, SUSPECTED | DISCONNECTED: bad input, connection lost, closed |
+| both | CONNECTED, SUSPECTED | DISCONNECTED: bad input, queue full, replaced, connection lost, closed |
 """
 
 from __future__ import annotations
