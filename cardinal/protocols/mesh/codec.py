@@ -82,7 +82,7 @@ def _is_refusal(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+    return isinstance(value, str) and value.isprintable()  # it goes into logs
 
 
 _SIGNATURE: Final = _bytes_of(SIGNATURE_SIZE)

@@ -52,6 +52,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "members", tuple(sorted(self.members, key=lambda member: member.id)))
+        if not self.name.isprintable():
+            raise ConfigurationError("set name to printable characters", setting="name")
         if not 0 <= self.epoch <= cbor.WORD_64:
             raise ConfigurationError("set epoch between 0 and 2**64 - 1", setting="epoch")
         if len(self.app) != HASH_SIZE:

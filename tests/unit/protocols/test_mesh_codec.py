@@ -55,6 +55,7 @@ def framed(value: object) -> bytes:
         [3, 9, ""],
         [3, b"1", ""],
         [3, 1, b""],
+        [3, 1, "a second\nline"],
         [4, 0, 5, b"", SIG],
         [4, b"1", 5, b"", SIG],
         [4, 1, "5", b"", SIG],
@@ -99,6 +100,7 @@ def test_a_value_of_another_shape_is_no_frame(value: object) -> None:
         (Heartbeat(0, SIG), "seq"),
         (Ack(2**64, SIG), "received"),
         (Refused(Refusal.BUSY, "\ud800"), "text"),
+        (Refused(Refusal.BUSY, "\x1b[2J"), "text"),
     ],
 )
 def test_a_field_that_has_no_place_is_refused(frame: Frame, field: str) -> None:

@@ -360,6 +360,7 @@ KEY = bytes(32)
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        ({"name": "\ud800"}, "name"),
         ({"epoch": -1}, "epoch"),
         ({"epoch": 2**64}, "epoch"),
         ({"app": b""}, "32 bytes"),
