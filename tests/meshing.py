@@ -19,7 +19,6 @@ from cardinal.protocols.mesh import (
     Received,
     Send,
     Signed,
-    decode,
 )
 
 NONCE = bytes(range(16))
@@ -66,10 +65,12 @@ class Pair:
         self.out = OutgoingLink(self.a, "b", lambda: u, 0.0, settings)
         self.acceptor = Acceptor(self.b, settings)
         self.session = self.a.cluster.session("a", "b", NONCE, OTHER_NONCE)
+        self.connection = 0
 
     def dial(self, now: float = 0.0) -> int:
         (dial,) = [each for each in self.out.tick(now) if isinstance(each, Dial)]
-        return dial.connection
+        self.connection = dial.connection
+        return self.connection
 
     def hello(self, now: float = 0.0) -> bytes:
         return sent(self.out.opened(self.dial(now), NONCE, now))
@@ -83,10 +84,6 @@ class Pair:
     def to_a(self, data: bytes, now: float = 0.0) -> list[Effect]:
         return self.out.receive(self.connection, data, now)
 
-    @property
-    def connection(self) -> int:
-        return self.out._connection
-
     def connect(self, now: float = 0.0, name: str = "x") -> list[Effect]:
         """Shake hands; return what b has of it."""
         hello = self.hello(now)
@@ -99,6 +96,3 @@ class Pair:
 
     def by_b(self, frame: Signed) -> bytes:
         return self.b.signed(frame, self.session)
-
-
-__all__ = ["NONCE", "OTHER_NONCE", "SETTINGS", "Pair", "cluster", "decode", "frames", "identity", "received", "sent"]
