@@ -101,6 +101,35 @@ class ViolationError(RemoteProtocolError):
         self.reason = reason
 
 
+class StateDivergedError(RemoteProtocolError):
+    """A majority of the cluster signed a batch over another state: this node is wrong. ``num`` is the batch's number.
+
+    ``expected`` is the digest of the majority's state, ``found`` that of this node's.
+    """
+
+    def __init__(self, message: str, *, num: int, expected: bytes, found: bytes) -> None:
+        super().__init__(message)
+        self.num = num
+        self.expected = expected
+        self.found = found
+
+
+class ClaimLogDivergedError(RemoteProtocolError):
+    """The claim log is not the one that this node has read: recreated, truncated or reordered at ``offset``."""
+
+    def __init__(self, message: str, *, offset: int) -> None:
+        super().__init__(message)
+        self.offset = offset
+
+
+class ForeignMarkerError(RemoteProtocolError):
+    """Another cluster promotes blocks to the same topics. ``cluster`` is its identity."""
+
+    def __init__(self, message: str, *, cluster: bytes) -> None:
+        super().__init__(message)
+        self.cluster = cluster
+
+
 class CursorError(CardinalError):
     """A cursor that cannot be used here."""
 
