@@ -1,4 +1,4 @@
-"""Worked bytes of replication, with real keys: state, batch, Saved, claim, the next state; seeds are 32 times 1, 2, 3."""
+"""Worked bytes of replication, with real keys: state, batch, Saved, claim, the next state. Seeds are 32 × 1, 2, 3."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from cardinal.protocols.replication import (
     NO_HASH,
@@ -15,7 +16,6 @@ from cardinal.protocols.replication import (
     DeleteWinner,
     Epoch,
     Membership,
-    Promotion,
     PutBlock,
     PutCandidate,
     PutPosition,
@@ -32,7 +32,8 @@ from cardinal.protocols.replication import (
     record_bytes,
 )
 
-from .cluster_kafka import Producer
+if TYPE_CHECKING:
+    from .cluster_promoter import Promoter
 
 CLUSTER = b"\xc1" * 32
 STREAM = "eth"
@@ -117,6 +118,8 @@ class Node:
         self.disk = Disk()
         self.older: Disk | None = None
         """A backup of the disk."""
+        self.replica: Replica
+        self.promoter: Promoter
         self.up = False
         self.lives = 0
         self.dead = False
@@ -130,12 +133,6 @@ class Node:
         self.wakes = float("inf")
         key = self.members.members[self.name]
         self.replica = Replica(self.name, self.members, signer(key), verify, self.settings, rows=self.disk.rows())
-        self.promotion = Promotion(self.name, self.members, self.settings)
-        self.promotion.start_after(self.replica.promoted[0])
-        self.promotion.position = self.replica.promoted
-        self.producer: Producer | None = None
-        self.idle = False
-        """The producer waits for blocks."""
 
     def holds(self, block: bytes) -> bool:
         """The block is on the disk."""
