@@ -53,6 +53,8 @@ class Kafka:
     def __init__(self) -> None:
         self.up = True
         self.claims: list[bytes] = []
+        self.first = 0
+        """Offset to which the claims are trimmed."""
         self.records: list[tuple[int, Written]] = []
         self.status: list[Status] = []
         """By transaction."""

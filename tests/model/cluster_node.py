@@ -26,7 +26,6 @@ from cardinal.protocols.replication import (
     Row,
     Rules,
     State,
-    Step,
     Stored,
     encode,
     record_bytes,
@@ -137,6 +136,3 @@ class Node:
     def holds(self, block: bytes) -> bool:
         """The block is on the disk."""
         return block in self.disk.blocks
-
-    def commit(self, step: Step) -> None:
-        self.disk.commit(step.rows)

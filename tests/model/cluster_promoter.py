@@ -26,8 +26,7 @@ class Promoter:
         self.cluster = cluster
         self.node = node
         self.lives = node.lives
-        self.rule = Promotion(node.name, node.members, node.settings)
-        self.rule.position = node.replica.promoted
+        self.rule = Promotion(node.replica)
         self.producer: Producer | None = None
         self.idle = False
         """The producer waits for blocks."""
@@ -38,21 +37,19 @@ class Promoter:
 
     def wake(self) -> None:
         """Open a producer where it is due; resume where blocks arrived."""
-        cluster, replica = self.cluster, self.node.replica
-        if replica.state is None:
-            return
-        if self.rule.due(replica.winners, replica.pool, replica.state.num, cluster.now):
+        cluster = self.cluster
+        if self.rule.due(cluster.now):
             self.rule.begin()
             cluster.after(cluster.delay(), self.open)
-        elif self.idle and self.rule.next_run(replica.winners, replica.pool, replica.state.num) is not None:
+        elif self.idle and self.rule.next_run() is not None:
             self.idle = False
             cluster.after(cluster.delay(), self.transact, self.producer)
 
     def read(self) -> None:
         """The last committed marker."""
         kafka = self.cluster.kafka
-        if self.running and kafka.up and kafka.markers and self.rule.read(kafka.markers[-1], self.cluster.now):
-            self.cluster.step(self.node, self.node.replica.marker(kafka.markers[-1], self.cluster.now))
+        if self.running and kafka.up and kafka.markers:
+            self.cluster.step(self.node, self.rule.read(kafka.markers[-1], self.cluster.now))
 
     def open(self) -> None:
         cluster = self.cluster
@@ -70,9 +67,8 @@ class Promoter:
         self.read()
         if not self.running or self.producer is not producer:
             return
-        replica, kafka = self.node.replica, self.cluster.kafka
-        assert replica.state is not None
-        run = self.rule.next_run(replica.winners, replica.pool, replica.state.num)
+        kafka = self.cluster.kafka
+        run = self.rule.next_run()
         if not kafka.up:
             self.discard()
         elif run is None:
@@ -90,6 +86,9 @@ class Promoter:
         """Some of the transaction's messages; after them its commit."""
         cluster, chaos, kafka = self.cluster, self.cluster.chaos, self.cluster.kafka
         if not self.running or self.producer is not producer:
+            return
+        if cluster.stalled is self.node:
+            cluster.after(1.0, self.write, producer, run, writes)
             return
         if not kafka.up or cluster.chance(chaos.abort):
             self.abort(producer)
@@ -117,8 +116,7 @@ class Promoter:
 
     def committed(self, producer: Producer, run: Run) -> None:
         cluster = self.cluster
-        self.rule.committed(run.marker, cluster.now)
-        cluster.step(self.node, self.node.replica.marker(run.marker, cluster.now))
+        cluster.step(self.node, self.rule.committed(run.marker, cluster.now))
         for other in cluster.living:
             if other is not self.node:
                 cluster.after(cluster.delay(), other.promoter.read)

@@ -14,9 +14,9 @@ from itertools import count
 from typing import Any
 
 from cardinal.protocols.replication import (
+    KINDS,
     Acknowledged,
     Action,
-    Agreed,
     Append,
     Block,
     Broadcast,
@@ -25,13 +25,18 @@ from cardinal.protocols.replication import (
     Denied,
     Message,
     Observed,
+    Position,
+    PutPosition,
+    PutWinner,
     Ref,
     ReplicationSettings,
     Rules,
     Send,
     Step,
     Want,
+    decode,
     decode_record,
+    encode,
 )
 
 from .cluster_kafka import Kafka
@@ -60,7 +65,7 @@ class Chaos:
         claim_lost, claim_doubled, claim_late: chances of an append.
         abort, unclear, late: chances of a failed transaction, of a commit without an answer, of a doubled end.
         disks: chance that a kill loses or restores the disk.
-        read: bounds of the delay of a reader.
+        read, body: bounds of the delays of a reader of the log, and of a body.
 
     """
 
@@ -79,6 +84,7 @@ class Chaos:
     late: float = 0.1
     disks: float = 0.2
     read: tuple[float, float] = (0.005, 0.05)
+    body: tuple[float, float] = (0.005, 0.05)
 
 
 CALM = Chaos(
@@ -111,12 +117,14 @@ class Cluster:
         """Blocks that publishers hold."""
         self.marker_first = False
         self.reuse = False
-        self.drop: Callable[[str, str, Message], bool] = lambda *_: False
-        """Messages that a schedule loses, together with their session."""
-        self.on_append: Callable[[Node, bytes], bool] = lambda *_: False
-        """A schedule that takes an append over."""
-        self.content: Callable[[Node, Block], bytes] = lambda _node, block: block.content
-        """Content that a node verifies."""
+        self.watch: Callable[[Node, Action], bool] = lambda *_: False
+        """A schedule that takes actions over."""
+        self.content: Callable[[Node, Block], bytes | None] = lambda _node, block: block.content
+        """Content that a node verifies; None: it refuses the block."""
+        self.stalled: Node | None = None
+        """Its promoter does not continue."""
+        self.coded = seed % 10 == 0
+        """Messages travel as bytes."""
         self.fifo: dict[tuple[str, str], float] = {}
         self.heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self.counter = count()
@@ -156,7 +164,12 @@ class Cluster:
         node = self.nodes[name]
         if node.up or node.dead:
             return
+        if self.kafka.first and not node.disk.single:
+            node.disk.commit([PutPosition(Position(offset=self.kafka.first, rules=RULES))])
         node.start()
+        log, end = node.replica.log, len(self.kafka.claims)
+        last = log.position.offset - 1
+        log.confirm(end, self.kafka.claims[last] if self.kafka.first <= last < end else None)
         node.promoter = Promoter(self, node)
         node.promoter.read()
         self.read_claims(name, node.lives)
@@ -182,18 +195,26 @@ class Cluster:
         """Commit, then act; a crash comes before the one or before the other."""
         if (step.rows or step.actions) and self.chance(self.chaos.crash):
             if self.chance(0.5):
-                node.commit(step)
+                self.commit(node, step)
             self.kill(node.name)
             self.revive(node.name)
             return
-        node.commit(step)
+        self.commit(node, step)
         for action in step.actions:
             self.act(node, action)
             if not node.up:
                 return
         self.wake(node)
 
-    def act(self, node: Node, action: Action) -> None:  # noqa: C901, PLR0912 - one for each kind
+    def commit(self, node: Node, step: Step) -> None:
+        node.disk.commit(step.rows)
+        for row in step.rows:
+            if isinstance(row, PutWinner):
+                self.laws.agree(row.header)
+
+    def act(self, node: Node, action: Action) -> None:  # noqa: C901 - one for each kind
+        if self.watch(node, action):
+            return
         match action:
             case Broadcast(message):
                 for peer in self.nodes:
@@ -202,8 +223,7 @@ class Cluster:
             case Send(peer, message):
                 self.send(node.name, peer, message)
             case Append(record):
-                if not self.on_append(node, record):
-                    self.append(record)
+                self.append(record)
             case Want(refs):
                 for ref in refs:
                     self.fetch_somewhere(node, ref)
@@ -211,8 +231,6 @@ class Cluster:
                 for ref in refs:
                     self.laws.acknowledge(ref)
                     self.unacknowledged.pop(ref.hash, None)
-            case Agreed(header):
-                self.laws.agree(header)
             case Denied(ref, Denial.FORK_TOO_DEEP):
                 self.unacknowledged.pop(ref.hash, None)
             case _:
@@ -255,12 +273,11 @@ class Cluster:
         pair = sender, receiver
         session = self.sessions.get(pair)
         if session is not None:
-            if self.drop(sender, receiver, message):
-                self.cut(sender, receiver)
-            else:
-                self.post(pair, session, message)
+            self.post(pair, session, message)
 
     def post(self, pair: tuple[str, str], session: int, message: Message | None) -> None:
+        if self.coded and message is not None:
+            message = decode(KINDS[type(message)], encode(message))
         at = self.fifo[pair] = max(self.fifo.get(pair, 0.0), self.now + self.delay())
         self.after(at - self.now, self.deliver, pair, session, message)
 
@@ -277,7 +294,7 @@ class Cluster:
         if isinstance(message, Observed) and node.up:
             for block in message.blocks:
                 if node.replica.needs(block.ref):
-                    self.after(2 * self.delay(), self.fetch, receiver, sender, block.ref)
+                    self.after(self.random.uniform(*self.chaos.body), self.fetch, receiver, sender, block.ref)
 
     # --- bodies ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +308,7 @@ class Cluster:
     def fetch_somewhere(self, node: Node, ref: Ref) -> None:
         for peer in self.living:
             if peer.holds(ref.hash) and peer is not node:
-                self.after(2 * self.delay(), self.fetch, node.name, peer.name, ref)
+                self.after(self.random.uniform(*self.chaos.body), self.fetch, node.name, peer.name, ref)
 
     def want(self, name: str, lives: int) -> None:
         """Repeat the requests for the bodies of winners."""
@@ -309,8 +326,9 @@ class Cluster:
         ring = node.replica.state.ring
         if ring and block.parent not in ring and not node.holds(block.parent):
             return
-        verified = block._replace(content=self.content(node, block))
-        self.step(node, node.replica.admit([verified], self.now))
+        content = self.content(node, block)
+        if content is not None:
+            self.step(node, node.replica.admit([block._replace(content=content)], self.now))
 
     def publish(self, parent: bytes | None = None, weight: int = 1, *, hold: bool = False) -> Block:
         """A new block; publishers bring it to nodes until one acknowledges it."""
@@ -342,7 +360,7 @@ class Cluster:
         if block.parent in self.unacknowledged:
             return False
         states = [node.replica.state for node in self.nodes.values() if node.up]
-        return len(states) == len(self.nodes) and all(
+        return all(node.up or node.dead for node in self.nodes.values()) and all(
             state is not None and state.ring and block.parent not in state.ring for state in states
         ) and not any(node.holds(block.parent) for node in self.nodes.values())  # fmt: skip
 
@@ -381,17 +399,22 @@ class Cluster:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def heal(self, seconds: float = 200.0) -> None:
+    def heal(self) -> None:
         """End the chaos: what was acknowledged must be promoted, and all laws hold."""
         self.stop = self.kafka.up = True
         self.blocked.clear()
-        self.drop = self.on_append = lambda *_: False
+        self.watch = lambda *_: False
+        self.stalled = None
         self.chaos = replace(CALM, latency=(0.002, 0.03))
         for node in self.nodes.values():
             if node.dead and node.up:
                 self.kill(node.name)
             self.boot(node.name)
         self.push()
+        self.settle()
+
+    def settle(self, seconds: float = 200.0) -> None:
+        """Run until everything is promoted."""
         healed = self.run(self.now + seconds, lambda: not self.unacknowledged and self.laws.promoted(self.kafka))
         self.laws.topics(self.kafka)
         require(healed, "not healed:", self.describe())

@@ -18,16 +18,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
 from cardinal.errors import ForeignMarkerError
 
-from .pool import Pool
-from .settings import ReplicationSettings
+from .effects import Step
+from .replica import Replica
 from .turns import doubled
-from .types import NO_HASH, Header, Item, Marker, Membership
+from .types import NO_HASH, Item, Marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,73 +50,53 @@ class Promotion:
     """Rule of one member.
 
     Args:
-        node: its id.
-        membership: all members.
-        settings: waits and limits.
+        replica: the member: its batches, its bodies, the position of the last marker.
         previous: the cluster of the epoch before; its markers are below every batch of this one.
 
     """
 
-    def __init__(
-        self, node: str, membership: Membership, settings: ReplicationSettings | None = None, previous: bytes = NO_HASH
-    ) -> None:
-        self.node = node
-        self.membership = membership
-        self.settings = settings or ReplicationSettings()
-        self.position = (0, 0)
-        """Of the last marker."""
+    def __init__(self, replica: Replica, previous: bytes = NO_HASH) -> None:
         self.active = False
         """A producer of this member is open."""
         self.deadline = inf
         """Time at which :meth:`due` may become true; infinite if it is not a matter of time."""
+        self._replica = replica
         self._previous = previous
-        self._rank = membership.ids.index(node)
+        self._rank = replica.membership.ids.index(replica.node)
         self._attempts = 0
         self._since: float | None = None
 
-    def start_after(self, num: int) -> None:
-        """Everything up to this batch is on the topics: the number of the epoch's first state."""
-        self.position = max(self.position, (num, 0))
-
-    def read(self, marker: Marker, now: float) -> bool:
-        """A committed marker; False where it does not rise, or is of the epoch before.
+    def read(self, marker: Marker, now: float) -> Step:
+        """A committed marker; one that does not rise, or of the epoch before, changes nothing.
 
         Raises:
             ForeignMarkerError: another cluster or stream writes to these topics.
 
         """
-        if marker.stream != self.membership.stream or marker.cluster not in (self.membership.cluster, self._previous):
+        replica, membership = self._replica, self._replica.membership
+        if marker.stream != membership.stream or marker.cluster not in (membership.cluster, self._previous):
             raise ForeignMarkerError(
                 f"use other topics: batch {marker.num} of another cluster was promoted to these", cluster=marker.cluster
             )
-        if marker.cluster == self._previous or marker.position <= self.position:
-            return False
-        self.position = marker.position
-        if marker.writer in self.membership.ids:
-            ids = self.membership.ids
-            self._rank = (ids.index(self.node) - ids.index(marker.writer)) % len(ids)
+        if marker.cluster == self._previous or marker.position <= replica.promoted:
+            return Step((), ())
+        if marker.writer in membership.ids:
+            ids = membership.ids
+            self._rank = (ids.index(replica.node) - ids.index(marker.writer)) % len(ids)
         self._since = now
-        return True
+        return replica.marker(marker, now)
 
-    def due(self, winners: Mapping[int, Header], pool: Pool, num: int, now: float) -> bool:
-        """This member's turn has come: it opens a producer.
-
-        Args:
-            winners: agreed batches by number.
-            pool: the stored bodies.
-            num: of the last batch that this node's reader has passed.
-            now: seconds.
-
-        """
+    def due(self, now: float) -> bool:
+        """This member's turn has come: it opens a producer."""
         self.deadline = inf
         if self.active:
             return False
-        if self.next_run(winners, pool, num) is None:
+        if self.next_run() is None:
             self._since = None
             return False
         if self._since is None:
             self._since = now
-        settings = self.settings
+        settings = self._replica.settings
         wait = doubled(settings.promote_wait, self._attempts, settings.promote_wait_most) * (1 + self._rank)
         if now >= self._since + wait:
             return True
@@ -129,20 +108,21 @@ class Promotion:
         self.active = True
         self._attempts += 1
 
-    def committed(self, marker: Marker, now: float) -> None:
+    def committed(self, marker: Marker, now: float) -> Step:
         """A commit was clean."""
         self._attempts = 0
-        self.read(marker, now)
+        return self.read(marker, now)
 
     def failed(self, now: float) -> None:
         """The producer was discarded."""
         self.active = False
         self._since = now
 
-    def next_run(self, winners: Mapping[int, Header], pool: Pool, num: int) -> Run | None:
+    def next_run(self) -> Run | None:
         """Blocks of the next transaction; None while the next body, or the log up to the last marker, is not here."""
-        at, index = self.position
-        if at > num:
+        replica = self._replica
+        winners, pool, (at, index) = replica.winners, replica.pool, replica.promoted
+        if replica.state is None or at > replica.state.num:
             return None
         if at not in winners or index == len(winners[at].items):
             at, index = at + 1, 0
@@ -150,19 +130,17 @@ class Promotion:
         size = 0
         while at in winners:
             for place, item in enumerate(winners[at].items[index:], index):
-                if not pool.holds(item):
-                    return self._run(blocks, winners)
-                size += pool.blocks[item.hash].size
-                if blocks and size > self.settings.transaction_bytes:
-                    return self._run(blocks, winners)
+                size += pool.blocks[item.hash].size if pool.holds(item) else 0
+                if not pool.holds(item) or (blocks and size > replica.settings.transaction_bytes):
+                    return self._run(blocks)
                 blocks.append(Placed(at, place, item))
             at, index = at + 1, 0
-        return self._run(blocks, winners)
+        return self._run(blocks)
 
-    def _run(self, blocks: list[Placed], winners: Mapping[int, Header]) -> Run | None:
+    def _run(self, blocks: list[Placed]) -> Run | None:
         if not blocks:
             return None
-        last, membership = blocks[-1], self.membership
-        batch = winners[last.num].hash
-        marker = Marker(membership.cluster, membership.stream, last.num, last.index + 1, batch, self.node)
+        last, replica = blocks[-1], self._replica
+        membership, batch = replica.membership, replica.winners[last.num].hash
+        marker = Marker(membership.cluster, membership.stream, last.num, last.index + 1, batch, replica.node)
         return Run(tuple(blocks), marker)

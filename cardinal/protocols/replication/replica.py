@@ -446,17 +446,28 @@ class Replica:
         state = self.state
         if state is None or header.num != state.num + 1 or header.hash in self._candidates.own:
             return
-        if not all(map(self.pool.holds, header.items)) or not state.extends(header.parent, header.weight):
+        if not all(map(self.pool.holds, header.items)):
             return
         run = [self.pool.blocks[item.hash] for item in header.items]
         parents = [header.parent, *(block.hash for block in run[:-1])]
-        if run[-1].weight != header.weight or [block.parent for block in run] != parents:
+        if (
+            run[-1].weight != header.weight
+            or [block.parent for block in run] != parents
+            or not self._counts(run, state)
+        ):
             return
         membership = self.membership
         signature = self._sign(saved_bytes(membership.cluster, membership.stream, header.num, header.hash))
         self._candidates.sign(self.node, header, signature)
         self._rows.append(PutCandidate(header, signature))
         self._actions.append(Broadcast(Saved(membership.stream, header.num, header.hash, signature)))
+
+    def _counts(self, run: list[Block], state: State) -> bool:
+        """A consumer's head moves to the run, or to what this member's suffix has above it.
+
+        A limit may cut a heavier branch where it is not heavier yet: without the second half it would never be agreed.
+        """
+        return state.extends(run[0].parent, run[-1].weight) or self.pool.suffix(len(run)) == run
 
     # --- the log ------------------------------------------------------------------------------------------------------
 
@@ -573,7 +584,7 @@ class Replica:
                 self._due(turn.full_since + self.settings.gather_grace, now)
             return
         run = cut(path, self.pool.blocks, state.rules.max_blocks, self.settings.batch_bytes)
-        if not run or not state.extends(run[0].parent, run[-1].weight):
+        if not run or not self._counts(run, state):
             return
         membership = self.membership
         header = seal_header(
