@@ -124,7 +124,7 @@ class Laws:
 
     def _reaches(self, one: bytes, state: State) -> bool:
         """The block descends from the agreed chain above the window's floor."""
-        while one not in state.ring:
+        while one not in (state.ring or (ROOT,)):
             block = self.blocks.get(one)
             if block is None or not state.above_floor(block.number):
                 return False

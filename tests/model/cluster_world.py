@@ -323,8 +323,7 @@ class Cluster:
         node = self.nodes[name]
         if not node.up or node.replica.state is None:
             return
-        ring = node.replica.state.ring
-        if ring and block.parent not in ring and not node.holds(block.parent):
+        if block.number > RULES.start and block.parent not in node.replica.state.ring and not node.holds(block.parent):
             return
         content = self.content(node, block)
         if content is not None:

@@ -71,6 +71,10 @@ class Pool:
             if block.hash not in self._links:
                 self._link(block)
 
+    def links(self, block: Block) -> bool:
+        """A block that is not stored would be linked."""
+        return self._state is not None and self._link_of(block, self._state) is not None
+
     def children(self, parent: bytes) -> Iterator[Block]:
         """Stored blocks with this parent."""
         for child in self._children.get(parent, ()):

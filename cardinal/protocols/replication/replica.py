@@ -134,6 +134,8 @@ class Replica:
         self._claimed: tuple[bytes, float] | None = None
         """The batch that was claimed last, and when."""
         self._since: float | None = None
+        self._full = False
+        """Blocks were denied for lack of capacity."""
         self._rows: list[Row] = []
         self._actions: list[Action] = []
         self.log = ClaimLog(membership, verify)
@@ -307,7 +309,8 @@ class Replica:
                 return False
             if not state.above_floor(block.number):
                 return self._deny(block, Denial.FORK_TOO_DEEP)
-            if self.pool.size + block.size > self.settings.pool_bytes and not self._candidate(block):
+            if not self._fits(block) and not self._candidate(block):
+                self._full = True
                 return self._deny(block, Denial.POOL_FULL)
         self._wanted.pop(block.hash, None)
         self.pool.add(block)
@@ -315,6 +318,11 @@ class Replica:
         for peer, content in self._observers.others(block):
             self._actions.append(Divergence(block.ref, block.content, content, peer))
         return True
+
+    def _fits(self, block: Block) -> bool:
+        """The pool has capacity; blocks that wait for an ancestor, which must fit too, take half of it at most."""
+        capacity = self.settings.pool_bytes
+        return self.pool.size + block.size <= (capacity if self.pool.links(block) else capacity // 2)
 
     def _deny(self, block: Block, reason: Denial) -> bool:
         self._actions.append(Denied(block.ref, reason))
@@ -341,17 +349,25 @@ class Replica:
 
     def _prune(self, state: State) -> None:
         """Delete what is neither open, nor to be promoted, nor near the head (rule 5)."""
-        for num, header in list(self.winners.items()):
-            if self._is_promoted(num) and header.items[-1].number + self.settings.retain_blocks <= state.highest:
+        for block in list(self.pool.blocks.values()):
+            if block.hash not in self._agreed and not state.above_floor(block.number):
+                self._delete(block)
+        for num, header in sorted(self.winners.items()):
+            deep = header.items[-1].number + self.settings.retain_blocks <= state.highest
+            if self._is_promoted(num) and (deep or self.pool.size > self.settings.pool_bytes // 2):
                 self._rows.append(DeleteWinner(num))
                 del self.winners[num]
                 for item in header.items:
                     del self._agreed[item.hash]
-        for block in list(self.pool.blocks.values()):
-            if block.hash not in self._agreed and (block.hash in state.ring or not state.above_floor(block.number)):
-                self._delete(block)
+                    if item.hash in self.pool.blocks:
+                        self._delete(self.pool.blocks[item.hash])
         self.pool.relink(state)
         self._observers.prune(state)
+        if self._full:
+            self._full = False
+            missing = self._observers.missing(state.rules.max_blocks)
+            if missing:
+                self._actions.append(Want(missing))
 
     def _delete(self, block: Block) -> None:
         self.pool.remove(block)

@@ -20,7 +20,8 @@ class ReplicationSettings:
         claim_timeout: until a claim that was not read is sent again.
         batch_bytes: bytes of the bodies of a batch.
         pool_bytes: bytes of the bodies that are stored.
-        retain_blocks: depth below the highest agreed number to which promoted bodies are retained for peers.
+        retain_blocks: depth below the highest agreed number to which promoted bodies are retained for peers, while
+            the pool is not half full.
         max_observed: blocks remembered of one peer.
         max_candidates: candidates of one number that one member may send.
         max_unpromoted: batches agreed and not promoted, above which nothing is claimed.
