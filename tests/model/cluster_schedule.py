@@ -8,10 +8,11 @@ A disk may be lost or restored once; else a minority may stay dead while the oth
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from .cluster_laws import Broken
 from .cluster_node import Disk
-from .cluster_world import RULES, Chaos, Cluster
+from .cluster_world import RULES, SETTINGS, Chaos, Cluster
 
 
 def blocks(cluster: Cluster) -> None:
@@ -80,7 +81,8 @@ def run_seed(seed: int) -> Cluster:
         abort=draw.choice((0.0, 0.05, 0.3)),
         late=draw.choice((0.0, 0.2, 0.5)),
     )
-    cluster = Cluster(seed, size, chaos)
+    settings = replace(SETTINGS, pool_bytes=draw.choice((100_000, 100_000, 1_500)))
+    cluster = Cluster(seed, size, chaos, settings)
     for name in cluster.nodes:
         cluster.boot(name)
     for delay, call in ((0.0, blocks), (0.2, kills), (0.1, cuts)):

@@ -96,6 +96,11 @@ CALM = Chaos(
 class Cluster:
     """One run: nodes and what lies between them."""
 
+    marker_first = False
+    """A promoter writes the marker before its blocks."""
+    reuse = False
+    """A promoter keeps its producer after an abort."""
+
     def __init__(
         self, seed: int, size: int, chaos: Chaos = CALM, settings: ReplicationSettings = SETTINGS, rules: Rules = RULES
     ) -> None:
@@ -115,8 +120,6 @@ class Cluster:
         self.blocks = self.laws.blocks
         self.unacknowledged: dict[bytes, None] = {}
         """Blocks that publishers hold."""
-        self.marker_first = False
-        self.reuse = False
         self.watch: Callable[[Node, Action], bool] = lambda *_: False
         """A schedule that takes actions over."""
         self.content: Callable[[Node, Block], bytes | None] = lambda _node, block: block.content

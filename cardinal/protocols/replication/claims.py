@@ -148,7 +148,7 @@ class ClaimLog:
         here, header = self.position, record.header
         state = here.state
         reason = self._refusal(record, state)
-        if reason is not None or state is None:
+        if state is None or reason is not None:
             return Refused(reason or Refusal.BAD_NUMBER)
         if header.state != state.digest:
             raise StateDivergedError(
@@ -165,7 +165,7 @@ class ClaimLog:
         return self.position.rules or Rules(0, 0, 0)
 
     def _refusal(self, claim: Claim, state: State | None) -> Refusal | None:  # noqa: PLR0911 - one for each rule
-        """First reason why a claim counts for nothing; none yet where the log has no state."""
+        """First reason why a claim counts for nothing."""
         header, members = claim.header, self._membership.members
         if (header.cluster, header.stream) != (self._membership.cluster, self._membership.stream):
             return Refusal.OTHER_CLUSTER
@@ -174,7 +174,7 @@ class ClaimLog:
             return Refusal.NOT_MEMBER
         if self.position.closed:
             return Refusal.CLOSED
-        reason = None if state is None else state.refusal(header)
+        reason = Refusal.BAD_NUMBER if state is None else state.refusal(header)
         if reason is not None:
             return reason
         if not self._signed(claim.claimer, claim_bytes(header.cluster, claim), claim.signature):

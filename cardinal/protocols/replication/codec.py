@@ -214,7 +214,7 @@ def encode(value: Message | Record | Marker) -> bytes:
     """
     try:
         return dump(_fields(value))
-    except (OverflowError, StopIteration, ValueError) as error:
+    except (OverflowError, ValueError) as error:
         raise EncodeError("use numbers from 0 to 2**64 - 1", field=type(value).__name__, value=value) from error
 
 
