@@ -172,7 +172,7 @@ class Cluster:
         node.start()
         log, end = node.replica.log, len(self.kafka.claims)
         last = log.position.offset - 1
-        log.confirm(end, self.kafka.claims[last] if self.kafka.first <= last < end else None)
+        log.confirm(self.kafka.first, end, self.kafka.claims[last] if self.kafka.first <= last < end else None)
         node.promoter = Promoter(self, node)
         node.promoter.read()
         self.read_claims(name, node.lives)

@@ -102,18 +102,24 @@ class ClaimLog:
         """State after the records that were read; None before the first valid one."""
         return self.position.state
 
-    def confirm(self, end: int, record: bytes | None) -> None:
+    def confirm(self, begin: int, end: int, record: bytes | None) -> None:
         """Compare the log with the one that was read before a restart.
 
         Args:
-            end: offset after the log's last record.
-            record: value at ``position.offset`` - 1; None where retention has removed it, or nothing was read.
+            begin: offset of the log's first record.
+            end: offset after its last record.
+            record: value at ``position.offset`` - 1; None where it was trimmed, or nothing was read.
 
         Raises:
-            ClaimLogDivergedError: it is another log.
+            ClaimLogDivergedError: it is another log, or lacks records that were not read.
 
         """
         here = self.position
+        if here.state is not None and begin > here.offset:
+            raise ClaimLogDivergedError(
+                f"remove this node's data and restart it: records {here.offset} to {begin - 1} are trimmed",
+                offset=here.offset,
+            )
         if end < here.offset:
             raise ClaimLogDivergedError(
                 f"restore the claim log: it ends at {end}, {here.offset} records were read of it", offset=here.offset
