@@ -329,5 +329,5 @@ def _unsigned_fields(record: Epoch | Checkpoint | Close) -> tuple[Value, ...]:
             return _EPOCH_RECORD, name, epoch, previous, app, members, stream, start, window, max_blocks, state
         case Checkpoint(state):
             return _CHECKPOINT_RECORD, state
-        case Close(state):
-            return _CLOSE_RECORD, state
+        case _:
+            return _CLOSE_RECORD, record.state

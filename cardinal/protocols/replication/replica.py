@@ -24,7 +24,7 @@ from cardinal.errors import LocalProtocolError, ViolationError
 from cardinal.protocols.cbor import DECODER_FAILURE
 
 from .candidates import Candidates
-from .claims import Applied, ClaimLog, Noted, Opened, Refused
+from .claims import Applied, ClaimLog, Noted, Opened
 from .codec import claim_bytes, encode, record_bytes, saved_bytes, seal_header
 from .effects import (
     Acknowledged,
@@ -155,8 +155,8 @@ class Replica:
                     self.winners[header.num] = header
                 case PutPosition(position):
                     self.log.position = position
-                case PutPromoted(num, index):
-                    self.promoted = num, index
+                case _:
+                    self.promoted = row.num, row.index
         if self.state is not None:
             self.pool.relink(self.state)
             self._candidates.decided(self.state.num)
@@ -261,10 +261,10 @@ class Replica:
                 self._apply(claim, state)
             case Noted(Checkpoint(), num):
                 self._actions.append(CheckpointRead(offset, num))
-            case Noted(Close(), num):
+            case Noted(_, num):
                 self._actions.append(EpochClosed(num))
-            case Refused(reason):
-                self._actions.append(ClaimRefused(offset, reason))
+            case _:
+                self._actions.append(ClaimRefused(offset, verdict.reason))
         return self._step(now)
 
     def marker(self, marker: Marker, now: float) -> Step:
@@ -389,12 +389,16 @@ class Replica:
                 if (header.cluster, header.stream) != (self.membership.cluster, self.membership.stream):
                     raise ViolationError(DECODER_FAILURE, "a candidate of another cluster or stream")
                 self._consider(peer, message)
-            case Saved(stream, num, batch, signature):
-                signed = saved_bytes(self.membership.cluster, stream, num, batch)
-                if not self._verify(self.membership.members[peer], signed, signature):
-                    raise ViolationError("BadSignature", f"a signature of {peer} that is not its own")
-                if self.state is None or num > self.state.num:
-                    self._candidates.signed(peer, num, batch, signature)
+            case _:
+                self._countersign(peer, message)
+
+    def _countersign(self, peer: str, message: Saved) -> None:
+        """Count a signature."""
+        signed = saved_bytes(self.membership.cluster, message.stream, message.num, message.batch)
+        if not self._verify(self.membership.members[peer], signed, message.signature):
+            raise ViolationError("BadSignature", f"a signature of {peer} that is not its own")
+        if self.state is None or message.num > self.state.num:
+            self._candidates.signed(peer, message.num, message.batch, message.signature)
 
     def _observe(self, peer: str, blocks: Iterable[Block]) -> None:
         state = self.state
