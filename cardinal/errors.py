@@ -27,6 +27,19 @@ class ConfigurationError(CardinalError):
         self.setting = setting
 
 
+class TopicSettingError(ConfigurationError):
+    """A topic of an ingest cluster has a setting on which it cannot rely.
+
+    ``topic`` and ``setting`` name it; ``found`` is its value, ``needed`` the one that it must have.
+    """
+
+    def __init__(self, message: str, *, topic: str, setting: str, found: str, needed: str) -> None:
+        super().__init__(message, setting=setting)
+        self.topic = topic
+        self.found = found
+        self.needed = needed
+
+
 class MissingExtraError(ConfigurationError):
     """An optional dependency is not installed. ``extra`` names the extra that brings it."""
 

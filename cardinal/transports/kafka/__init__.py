@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from cardinal._concurrency import run_in_thread
 
-from .admin import Cluster, TopicAdmin
+from .admin import Cluster, TopicAdmin, TopicInfo
+from .fenced import FencedKafkaSink
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
 from .source import KafkaSource, read_recent
@@ -20,17 +21,20 @@ if TYPE_CHECKING:
     from cardinal.transports.registry import Topics
 
 __all__ = [
+    "FencedKafkaSink",
     "KafkaSettings",
     "KafkaSink",
     "KafkaSource",
     "TransactionalKafkaSink",
     "list_topics",
+    "open_fenced_sink",
     "open_sink",
     "open_source",
 ]
 
 
-_TRANSACTIONS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})
+TRANSACTIONS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})
+"""Properties that a producer without transactions must not have."""
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
@@ -39,12 +43,36 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     The heartbeat is for readers of the Go implementation, which deliver nothing until every partition has delivered
     something. An empty partition gets one also when its topic existed: its creator may have been killed in between.
     """
-    settings = kafka_settings(url)
-    transactional_id = f"{app.default_topic}.{producer_id}"  # streams of one cluster may have producers of one name
+    return _open(kafka_settings(url), app, producer_id)
+
+
+def open_fenced_sink(settings: KafkaSettings, app: Topics, *, producer_id: str, log: TopicInfo) -> FencedKafkaSink:
+    """A sink for the application's topics and one more in the same transactions, whose name is the transactional id.
+
+    Opening it ends what the last owner of the id left open: its transaction is aborted, or its commit completed.
+
+    Arguments:
+        settings: with transactions, and no transactional id of their own.
+        app: the application whose topics are written; missing topics are created.
+        producer_id: put on every record.
+        log: the one more topic.
+
+    Raises:
+        TopicError, UnreachableError, RefusedError, FencedError: as :func:`open_sink`.
+
+    """
+    return cast("FencedKafkaSink", _open(settings, app, producer_id, log))
+
+
+def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo | None = None) -> KafkaSink:
+    # Streams of one cluster may have producers of one name.
+    transactional_id = f"{app.default_topic}.{producer_id}" if log is None else log.name
     settings.producer(settings.max_message_bytes, transactional_id)  # refuses settings before anything is created
     cluster = Cluster(settings)
     admin = TopicAdmin(settings, cluster)
     topics = admin.ensure(tuple(app.all_topics))
+    if log is not None:
+        topics[log.name] = log
     limits = [topic.max_message_bytes for topic in topics.values()]
     limits.append(settings.max_message_bytes)  # as the topics of reorg channels are created
     make = partial(
@@ -62,9 +90,10 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
         sink = make(config)
     else:
         default = [(app.default_topic, number) for number in range(topics[app.default_topic].partitions)]
-        plain = make({name: value for name, value in config.items() if name not in _TRANSACTIONS})
+        plain = make({name: value for name, value in config.items() if name not in TRANSACTIONS})
         try:
-            sink = TransactionalKafkaSink(
+            kind = TransactionalKafkaSink if log is None else FencedKafkaSink
+            sink = kind(
                 config,
                 timeout=settings.transaction_timeout,
                 connect_timeout=settings.connect_timeout,

@@ -34,7 +34,7 @@ from .errors import FORBIDDEN, Reasons, bad_setting, deleted, kafka_error
 from .probe import reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition
@@ -45,7 +45,9 @@ _Answer = TypeVar("_Answer")
 
 _SLICE: Final = 2.0
 _SETTLE_SECONDS: Final = 0.02
-_REPLICATION_MAX: Final = 3
+REPLICATION_MAX: Final = 3
+"""Replicas of a new topic where there are as many brokers."""
+
 _MIN_MESSAGE_BYTES: Final = 1_000
 _GONE_SECONDS: Final = 1.0
 """Brokers answer so long without a topic before it counts as deleted: one may learn of it a moment later."""
@@ -191,6 +193,23 @@ class Cluster:
                 self.reasons.forget()
                 return answer
 
+    def delete_records(self, tp: Partition, before: int) -> int:
+        """Delete the records of a partition below an offset; returns the lowest offset that is retained.
+
+        Raises:
+            TransportError: the partition ends below the offset.
+            UnreachableError, RefusedError: the broker is away or says no.
+
+        """
+
+        def query() -> int:
+            wanted = [TopicPartition(*tp, before)]
+            answers = self.client.delete_records(wanted, request_timeout=self._settings.connect_timeout)
+            (answer,) = answers.values()
+            return int(self.answer(answer).low_watermark)
+
+        return self.patiently(query, f"while deleting records of {tp[0]}", {tp[0]})
+
     # --- inside --------------------------------------------------------------------------------------------
 
     def _refuse_hidden(self, absent: Sequence[str]) -> None:
@@ -246,6 +265,15 @@ class TopicInfo:
     append_time: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is: partitions, replicas that each of them has at least, and all settings."""
+
+    partitions: int
+    replicas: int
+    config: Mapping[str, str | None]
+
+
 class TopicAdmin:
     """Topics of a stream.
 
@@ -293,6 +321,26 @@ class TopicAdmin:
             )
         return self._usable(name, 1)
 
+    def create(self, name: str, config: Mapping[str, str], *, replication: int) -> TopicState:
+        """Create a topic with one partition and these settings besides our own, unless it exists; as it is then.
+
+        Raises:
+            TopicError: it cannot be created.
+            UnreachableError, RefusedError: the broker is away or says no.
+
+        """
+        self._submit([NewTopic(name, 1, replication, config={**self._settings_of_new(), **config})])
+        return self._state(name)
+
+    def state(self, name: str) -> TopicState | None:
+        """A topic as it is; None where there is none.
+
+        Raises:
+            UnreachableError, RefusedError: the broker is away, or does not permit to read the topic's settings.
+
+        """
+        return self._state(name) if name in self._cluster.metadata().topics else None
+
     def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
         """How long these topics retain records, -1 for ever; those whose settings may not be read are left out."""
         found = {name: self._config(name).get("retention.ms") for name in names}
@@ -326,24 +374,22 @@ class TopicAdmin:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _create(self, names: Sequence[str], *, brokers: int, partitions: int | None = None) -> None:
-        settings = self._settings
-        config = {
+        partitions = partitions or self._settings.partitions or 2 * brokers
+        replication = self._settings.replication or min(brokers, REPLICATION_MAX)
+        config = self._settings_of_new()
+        self._submit([NewTopic(name, partitions, replication, config=config) for name in names])
+
+    def _settings_of_new(self) -> dict[str, str]:
+        return {
             "message.timestamp.type": "LogAppendTime",
             "cleanup.policy": "delete",
-            "retention.ms": str(settings.retention_ms),
+            "retention.ms": str(self._settings.retention_ms),
             "retention.bytes": "-1",
-            "max.message.bytes": str(settings.max_message_bytes),
+            "max.message.bytes": str(self._settings.max_message_bytes),
         }
-        new = [
-            NewTopic(
-                name,
-                partitions or settings.partitions or 2 * brokers,
-                settings.replication or min(brokers, _REPLICATION_MAX),
-                config=config,
-            )
-            for name in names
-        ]
-        answers = self._cluster.client.create_topics(new, request_timeout=settings.connect_timeout)
+
+    def _submit(self, new: list[NewTopic]) -> None:
+        answers = self._cluster.client.create_topics(new, request_timeout=self._settings.connect_timeout)
         for name, answer in answers.items():
             try:
                 self._cluster.answer(answer)
@@ -393,6 +439,9 @@ class TopicAdmin:
         append_time = config.get("message.timestamp.type") != "CreateTime"
         return TopicInfo(name, partitions, limit, append_time)
 
+    def _state(self, name: str) -> TopicState:
+        return TopicState(self._wait_for([name])[name], self._replicas(name), self._described(name))
+
     def _replicas(self, name: str) -> int:
         """Replicas that each partition has at least; one of several brokers may not know the topic yet."""
         deadline = time.monotonic() + self._settings.connect_timeout
@@ -403,13 +452,16 @@ class TopicAdmin:
         return min(len(one.replicas) for one in found.partitions.values())
 
     def _config(self, name: str) -> dict[str, str | None]:
+        try:
+            return self._described(name)
+        except RefusedError:
+            return {}  # the permission to write to a topic does not include the one to read its settings
+
+    def _described(self, name: str) -> dict[str, str | None]:
         def query() -> dict[str, str | None]:
             resource = ConfigResource(ResourceType.TOPIC, name)
             answers = self._cluster.client.describe_configs([resource], request_timeout=self._settings.connect_timeout)
             entries = self._cluster.answer(answers[resource])
             return {entry.name: entry.value for entry in entries.values()}
 
-        try:
-            return self._cluster.patiently(query, f"while reading the settings of {name}")
-        except RefusedError:
-            return {}  # the permission to write to a topic does not include the one to read its settings
+        return self._cluster.patiently(query, f"while reading the settings of {name}")

@@ -20,7 +20,7 @@ import logging
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -59,8 +59,8 @@ _OVERHEAD: Final = 128
 _RANGES_OVERHEAD: Final = 16
 """Bytes of a record's header beyond its name and value, at most."""
 
-_LOG: Final = logging.getLogger("cardinal.transports.kafka")
-_LOG.addHandler(logging.NullHandler())  # errors carry what matters; the rest is for applications that add a handler
+LOG: Final = logging.getLogger("cardinal.transports.kafka")
+LOG.addHandler(logging.NullHandler())  # errors carry what matters; the rest is for applications that add a handler
 _SLICE_SECONDS: Final = 0.005
 CLOSE_SECONDS: Final = 10.0
 _REFUSED_SECONDS: Final = 10.0
@@ -81,6 +81,9 @@ class KafkaSink(Sink):
 
     """
 
+    _more_headers: ClassVar[int] = 0
+    """Bytes of further headers that a message may have."""
+
     def __init__(
         self,
         config: Mapping[str, str],
@@ -99,7 +102,7 @@ class KafkaSink(Sink):
         who = (PRODUCER_HEADER, producer_id.encode())
         self._headers: Headers = [who]
         self._sealed: Headers = [who, (SEALED_HEADER, b"1")]
-        self._overhead = _OVERHEAD + len(producer_id.encode())
+        self._overhead = _OVERHEAD + self._more_headers + len(producer_id.encode())
         self._most = int(config["message.max.bytes"])
         self._limits = {name: self._limit(topic) for name, topic in topics.items()}
         self._queue_bytes = queue_bytes
@@ -256,9 +259,13 @@ class KafkaSink(Sink):
 
     def _connect(self) -> Producer:
         try:
-            return Producer({**self._config, "error_cb": self._reasons, "logger": _LOG})
+            return Producer({**self._config, "error_cb": self._reasons, "logger": LOG, **self._client_config()})
         except KafkaException as error:
             raise bad_setting(error) from None
+
+    def _client_config(self) -> Mapping[str, Any]:
+        """Further properties of the client, callbacks among them."""
+        return {}
 
     def _limit(self, topic: TopicInfo) -> int:
         """How long key and value of a message for this topic may be together."""

@@ -4,8 +4,8 @@ Rules:
 
 1. One call is one transaction, and one transaction is open at a time: the client knows no other way. A thread of the
    sink works the calls off, one after the other.
-2. The rule of sealing holds inside a transaction as well: seals are sent when everything else is acknowledged. So a
-   reader of uncommitted records is promised no less than without transactions.
+2. The rule of sealing holds inside a transaction as well: seals are sent when all content is acknowledged, and what
+   comes last when all seals are. So a reader of uncommitted records is promised no less than without transactions.
 3. A transaction that fails is aborted, and its call can be made again.
 4. A second producer with our transactional id fences us: a :class:`~cardinal.errors.FencedError`. The broker does so
    with the same code when a transaction was open for longer than ``transaction.timeout.ms`` (we were stopped, or the
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.written import Written
 
-    from .delivery import Delivery
+    from .delivery import Delivery, Headers
 
     Ends: TypeAlias = dict[Partition, int]
 
@@ -141,8 +141,9 @@ class TransactionalKafkaSink(KafkaSink):
         seals: Sequence[Routed],
         last: Sequence[Routed] = (),
         written: Sequence[Written] = (),
+        headers: Sequence[Headers] = (),
     ) -> Future[None]:
-        """One transaction: see :meth:`cardinal.transports.base.Sink.transact`."""
+        """One transaction: see :meth:`cardinal.transports.base.Sink.transact`; for each seal, further ``headers``."""
         everything = [*content, *seals, *last]
         size = self.check(everything)
         stages: list[_Stage] = []
@@ -153,14 +154,15 @@ class TransactionalKafkaSink(KafkaSink):
 
             places = {batch.key[HASH]: place for batch, place in zip(seals, written, strict=False)}
             stages.append(_Stage(len(content), begin, places))
-        if seals or last:
+        if seals:
 
-            def close(delivery: Delivery) -> None:
-                for batch, place in itertools.zip_longest(seals, written[: len(seals)]):
-                    self._outbound.send((batch,), self._seal(batch, place), delivery)
-                self._outbound.send(last, self._headers, delivery)
+            def seal(delivery: Delivery) -> None:
+                for batch, place, more in itertools.zip_longest(seals, written[: len(seals)], headers):
+                    self._outbound.send((batch,), [*self._seal(batch, place), *(more or ())], delivery)
 
-            stages.append(_Stage(len(seals) + len(last), close))
+            stages.append(_Stage(len(seals), seal))
+        if last:
+            stages.append(_Stage(len(last), lambda delivery: self._outbound.send(last, self._headers, delivery)))
         topics = {message.topic for message in everything}
         return self._line_up(everything[0].key[HASH] if everything else b"", size, topics, stages)
 
@@ -249,13 +251,17 @@ class TransactionalKafkaSink(KafkaSink):
             self._since = time.monotonic()
             for stage in call.stages:
                 self._send(stage)
-            self._patiently(self._outbound.client.commit_transaction)
+            self._patiently(self._outbound.client.commit_transaction, until=self._commit_until())
             self._reasons.forget()
         except _UndeliveredError as error:
             raise self._abort(error.error, call.block_hash) from None
         except KafkaException as error:
             raise self._abort(kafka_error(error), call.block_hash) from None
         self._since = None
+
+    def _commit_until(self) -> float | None:
+        """When a commit that is not answered counts as failed; None: it is waited for."""
+        return None
 
     def _send(self, stage: _Stage) -> None:
         """Hand over the messages of a stage and wait until all of them are acknowledged."""
