@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,24 @@ async def test_claims_are_read_in_order_from_an_offset_on_and_as_they_come(
     assert await asyncio.to_thread(log.append, "300", "301") == [300, 301]
     assert await waiting == claims(297, 302)
     assert await log.reader.bounds() == LogBounds(0, 302)
+    await log.close()
+
+
+@on_loop
+async def test_a_read_that_is_cancelled_loses_nothing(cardinal_broker: EmbeddedKafka) -> None:
+    log = ClaimLog(cardinal_broker)
+    assert await log.reader.open(0) == LogBounds(0, 0)
+    found: list[LogRecord] = []
+    async with asyncio.timeout(DEADLINE):
+        while len(found) < 30:
+            reading = asyncio.ensure_future(log.read(1))
+            await asyncio.to_thread(log.append, str(len(found)))
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                found += await reading
+                continue
+            found += await log.read(1)
+    assert found == claims(0, 30)
     await log.close()
 
 

@@ -141,7 +141,7 @@ class PromotionWriter:
     async def write(self, blocks: Sequence[tuple[Agreed, Payload]], marker: bytes) -> None:
         """Put blocks on the topics, and the marker of their end, in one transaction. Returns when it is committed.
 
-        Writes follow each other in the order of these calls.
+        Writes follow each other in the order of these calls. One that is cancelled may be committed all the same.
 
         Arguments:
             blocks: the next ones in the agreed order.

@@ -29,6 +29,7 @@ from cardinal.transports.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
 
     from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record
@@ -39,7 +40,9 @@ _THREAD: Final = "cardinal-ingest-reading"
 _POLL_SECONDS: Final = 0.5
 """A reader that is closed waits for so long for the poll that its thread is in."""
 
-_LOOK_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks for a topic that may have been deleted, while nothing comes."""
+
 _TOGETHER: Final = 256
 _SEARCH_SECONDS: Final = 0.02
 _WINDOW: Final = 64
@@ -94,18 +97,21 @@ class LogReader:
         self._conditions = Conditions()
         self._lock = threading.Lock()
         self._look = 0.0
+        self._reading: Future[tuple[LogRecord, ...] | OutOfRange] | None = None
 
     async def open(self, offset: int) -> LogBounds | OutOfRange:
         """Read from an offset on; the log's bounds as they are now."""
+        self._reading = None
         return await self._step(partial(self._open, offset))
 
     async def open_at_last(self) -> LogRecord | None:
         """Read from behind the newest record on; that record, or None where there is none."""
+        self._reading = None
         return await self._step(self._open_at_last)
 
     async def read(self) -> tuple[LogRecord, ...] | OutOfRange:
-        """The next records, one or more, when there are any."""
-        while not (found := await self._step(self._read)):
+        """The next records, one or more, when there are any. One that is cancelled loses none."""
+        while not (found := await self._conditions.answer(self._next)):
             pass
         return found
 
@@ -120,11 +126,27 @@ class LogReader:
     # --- on a thread ---------------------------------------------------------------------------------------
 
     async def _step(self, step: Callable[[], _Answer]) -> _Answer:
+        return await self._conditions.answer(lambda: asyncio.wrap_future(self._begin(step)))
+
+    async def _next(self) -> tuple[LogRecord, ...] | OutOfRange:
+        if self._reading is None:
+            self._reading = self._begin(self._read)
+        try:
+            found = await asyncio.wrap_future(self._reading)
+        except asyncio.CancelledError:
+            raise  # the next call takes what comes of it
+        except BaseException:
+            self._reading = None
+            raise
+        self._reading = None
+        return found
+
+    def _begin(self, step: Callable[[], _Answer]) -> Future[_Answer]:
         def one_at_a_time() -> _Answer:
             with self._lock:
                 return step()
 
-        return await self._conditions.answer(lambda: asyncio.wrap_future(run_in_thread(one_at_a_time, _THREAD)))
+        return run_in_thread(one_at_a_time, _THREAD)
 
     def _open(self, offset: int) -> LogBounds | OutOfRange:
         source = self._connected()
