@@ -333,13 +333,18 @@ class TopicAdmin:
         return self._state(name)
 
     def state(self, name: str) -> TopicState | None:
-        """A topic as it is; None where there is none.
+        """A topic as it is; None where there is none, which takes a moment: one broker may not know of it yet.
 
         Raises:
             UnreachableError, RefusedError: the broker is away, or does not permit to read the topic's settings.
 
         """
-        return self._state(name) if name in self._cluster.metadata().topics else None
+        deadline = time.monotonic() + _GONE_SECONDS
+        while name not in self._cluster.metadata().topics:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_SETTLE_SECONDS)
+        return self._state(name)
 
     def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
         """How long these topics retain records, -1 for ever; those whose settings may not be read are left out."""

@@ -148,7 +148,7 @@ class ClusterTopics:
 
     def _ensure(self, name: str, settings: Mapping[str, str]) -> TopicState:
         demands = self._demands(settings)
-        state = self._admin.state(name)
+        state = self._admin.state(name) if name in self._cluster.names() else None
         if state is None:
             replication = int(demands[_REPLICATION])
             if replication < REPLICATION_MAX:
