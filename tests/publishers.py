@@ -9,8 +9,16 @@ from contextlib import asynccontextmanager
 import grpc.aio
 
 from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.protocols.publish import BlockEnd, BlockItemSet, Request, Response, decode_response, encode
-from cardinal.server.ingest.listener import METHOD, SERVICE
+from cardinal.protocols.publish import (
+    METHOD,
+    SERVICE,
+    BlockEnd,
+    BlockItemSet,
+    Request,
+    Response,
+    decode_response,
+    encode,
+)
 
 DEADLINE = 60.0
 

@@ -37,6 +37,8 @@ from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.publish import (
+    METHOD,
+    SERVICE,
     Acknowledgement,
     ArbiterSettings,
     BlockEnd,
@@ -46,7 +48,6 @@ from cardinal.protocols.publish import (
     encode,
 )
 from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.listener import METHOD, SERVICE
 from cardinal.server.ingest.node import IngestNode
 from cardinal.server.ingest.store import BodyStore
 

@@ -17,9 +17,9 @@ import grpc.aio
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import ApplicationError, StoreError, VerifierError
-from cardinal.protocols.publish import ArbiterSettings, Response, decode_response, encode
+from cardinal.protocols.publish import METHOD, SERVICE, ArbiterSettings, Response, decode_response, encode
 from cardinal.protocols.streams import Payload
-from cardinal.server.ingest.listener import METHOD, SERVICE, Listener
+from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import Deliver, IngestNode
 from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import server_credentials

@@ -19,6 +19,8 @@ from cardinal.embedded import EmbeddedKafka, free_port
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.publish import (
     NONE,
+    STATUS_METHOD,
+    STATUS_SERVICE,
     Acknowledgement,
     BehindPublisher,
     BlockEnd,
@@ -28,9 +30,9 @@ from cardinal.protocols.publish import (
     SkipBlock,
     Status,
 )
+from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.server.ingest.limits import Limits
-from cardinal.server.ingest.listener import MESSAGE_BYTES, STATUS_METHOD, STATUS_SERVICE
-from cardinal.server.ingest.node_status_pb2 import ServerStatusResponse
+from cardinal.server.ingest.listener import MESSAGE_BYTES
 from cardinal.server.ingest.tls import server_credentials
 from cardinal.testing.proxy import Link, TcpProxy
 from certificates import Authority

@@ -32,7 +32,12 @@ from .items import Header, ItemSet, Kind, read_item, read_set
 from .session import PublisherSession
 from .settings import ArbiterSettings, SessionSettings
 from .types import (
+    METHOD,
     NONE,
+    PORT,
+    SERVICE,
+    STATUS_METHOD,
+    STATUS_SERVICE,
     Acknowledgement,
     BehindPublisher,
     BlockEnd,
@@ -50,7 +55,12 @@ from .types import (
 )
 
 __all__ = [
+    "METHOD",
     "NONE",
+    "PORT",
+    "SERVICE",
+    "STATUS_METHOD",
+    "STATUS_SERVICE",
     "Acknowledged",
     "Acknowledgement",
     "Arbiter",

@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Final, NamedTuple, TypeAlias
 
+SERVICE: Final = "org.hiero.block.api.BlockStreamPublishService"
+METHOD: Final = "publishBlockStream"
+STATUS_SERVICE: Final = "org.hiero.block.api.BlockNodeService"
+STATUS_METHOD: Final = "serverStatus"
+PORT: Final = 40840
+
 NONE: Final = 2**64 - 1
 """The number that means "no block": an acknowledgement's restart, and an empty node's last block."""
 

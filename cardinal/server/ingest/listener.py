@@ -17,20 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc.aio
 
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.publish import NONE
+from cardinal.protocols.publish import METHOD, NONE, SERVICE, STATUS_METHOD, STATUS_SERVICE
+from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.server.ingest.node import TICK_SECONDS
-from cardinal.server.ingest.node_status_pb2 import ServerStatusResponse
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from cardinal.server.ingest.node import IngestNode
 
-SERVICE: Final = "org.hiero.block.api.BlockStreamPublishService"
-METHOD: Final = "publishBlockStream"
-STATUS_SERVICE: Final = "org.hiero.block.api.BlockNodeService"
-STATUS_METHOD: Final = "serverStatus"
-PORT: Final = 40840
 MESSAGE_BYTES: Final = 8 << 20
 """Publishers send sets of up to 2 MiB, or one item of up to 6,292,480 bytes. It bounds what a stream holds in memory:
 ``max_block_bytes`` in one message from each of 200 publishers would be 26 GB.
@@ -45,7 +40,7 @@ _OPTIONS: Final = (
     ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
     ("grpc.so_reuseport", 0),  # otherwise a second node at the address takes half of the streams
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
 
 
