@@ -43,7 +43,9 @@ if TYPE_CHECKING:
         MissingExtraError,
         MissingPayloadError,
         NodeAnswerError,
+        NodeBehindError,
         NodeUnreachableError,
+        OrphanedError,
         OversizeError,
         PortInUseError,
         RefusedError,
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
         SubBatch,
     )
     from .protocols.streams.types import BlockRef, Finality, FinalityViolated
+    from .publisher import Publisher
     from .transports import open_sink, open_source
 
 _HOMES = {
@@ -106,6 +109,7 @@ _HOMES = {
     "MissingPayload": "cardinal.protocols.streams.payload",
     "Payload": "cardinal.protocols.streams.payload",
     "Producer": "cardinal.producer",
+    "Publisher": "cardinal.publisher",
     "SubBatch": "cardinal.protocols.streams.payload",
     "open_sink": "cardinal.transports",
     "open_source": "cardinal.transports",
@@ -161,13 +165,16 @@ __all__ = [
     "MissingPayload",
     "MissingPayloadError",
     "NodeAnswerError",
+    "NodeBehindError",
     "NodeUnreachableError",
+    "OrphanedError",
     "Overflow",
     "OversizeError",
     "Payload",
     "PingSeen",
     "PortInUseError",
     "Producer",
+    "Publisher",
     "Quarantined",
     "RefusedError",
     "Rejected",

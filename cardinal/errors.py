@@ -377,6 +377,23 @@ class VerifierError(CardinalError):
     retriable = True
 
 
+class OrphanedError(CardinalError):
+    """A block left its publisher's chain before an ingest node acknowledged it: a node may have it, or never get it."""
+
+    def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
+        super().__init__(message)
+        self.number = number
+        self.hash = block_hash
+
+
+class NodeBehindError(CardinalError):
+    """An ingest node needs blocks that its publisher does not hold any more: publish again from block ``number`` on."""
+
+    def __init__(self, message: str, *, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 # --- the lake ----------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ Streams (:class:`TransportUrl`)::
     null://
     mux:URL,URL          mux:0=URL,64=URL
     ws://host:port       wss://host:port?token_file=PATH     cardinal://host:port (the same as ws://)
+    ingest://host:port,host:port?tls=1      ingest nodes, for publishers alone
 
 Nodes (:class:`NodeUrl`), with options behind ``#``, which no node receives::
 
@@ -55,11 +56,12 @@ _FORMS: Final = MappingProxyType(
         "mux": "mux:URL,URL",
         "memory": "memory://name",
         "null": "null://",
+        "ingest": "ingest://host:port",
     }
 )
 _NODE_FORM: Final = "ws://host:port"
 _NODE_SCHEMES: Final = frozenset({"http", "https", "ipc", "dev", "archive"})
-_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765})
+_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765, "ingest": 40840})
 _PORT_MAX: Final = 65535
 _MUX: Final = "mux:"
 _STRIDE: Final = 64
@@ -91,7 +93,8 @@ class TransportUrl:
     """The URL of a stream.
 
     Attributes:
-        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``, ``ws``, ``wss``, ``cardinal``.
+        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``, ``ws``, ``wss``, ``cardinal``,
+            ``ingest``.
         hosts: ``host:port`` of every server; a memory broker's name; a folder's path; nothing.
         user, password: decoded; None where the URL has none.
         options: the query, in order. Names and meanings are the transport's.

@@ -68,6 +68,12 @@ class Transport(Protocol):
 def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
     """A URL's transport, and the URL, which may be given by its name."""
     parsed = find_url(url)
+    if parsed.scheme not in _TRANSPORTS:
+        raise ConfigurationError(
+            "ingest:// is for `cardinal produce --to` and cardinal.Publisher: what ingest nodes accept is on their "
+            "Kafka topics, so write kafka://host:port here",
+            setting="url",
+        )
     module: Any = importlib.import_module(_TRANSPORTS[parsed.scheme])
     return cast("Transport", module), parsed
 

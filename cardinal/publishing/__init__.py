@@ -1,0 +1,1 @@
+"""Parts of the publisher: the nodes of its URL, its streams to them, and the session that decides."""

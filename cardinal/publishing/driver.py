@@ -1,0 +1,252 @@
+"""Driver: a publisher's session, carried out over gRPC on one event loop.
+
+Rules:
+
+1. Everything here runs on the loop. ``PublisherSession`` decides; the driver opens streams, sends what it pushes, and
+   ends the futures of blocks that it releases.
+2. A node that needs blocks which are not held any more (``EndStream`` TOO_FAR_BEHIND) fails all pending blocks with
+   NodeBehindError: its host publishes again from that number. Nothing else is added until then.
+3. So many blocks and bytes are pending at most that a session's buffer is not half full: one that fills makes it try
+   another node, and a feed that is faster than a node does not mean that another one is needed. Nodes accept 64 blocks
+   before the first is acknowledged.
+4. What nodes refuse is logged with the reason. No line contains more of a URL than a node's address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from cardinal.errors import CardinalError, NodeBehindError
+from cardinal.protocols.publish import (
+    NONE,
+    BehindPublisher,
+    Close,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    ResendBlock,
+    Response,
+    SessionEffect,
+    SessionSettings,
+    Status,
+    encode,
+)
+from cardinal.publishing.link import Link
+from cardinal.publishing.pending import Pending, PendingBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cardinal.publishing.nodes import IngestNodes
+
+LOG: Final = logging.getLogger("cardinal.publisher")
+_TICK_SECONDS: Final = 0.05
+_END_SECONDS: Final = 2.0
+
+
+class Driver:
+    """One session.
+
+    Arguments:
+        nodes: where to publish.
+        forks: whether blocks have hashes.
+        reorg_threshold: depth of the forks that nodes accept.
+        most_blocks, most_bytes: that are pending.
+
+    Attributes:
+        pending: blocks that are not acknowledged.
+        capacity: set while another block may be added.
+        node: the node of the open stream; None while there is none.
+        failure: why there is none, in a sentence.
+
+    """
+
+    def __init__(
+        self, nodes: IngestNodes, *, forks: bool, reorg_threshold: int, most_blocks: int, most_bytes: int
+    ) -> None:
+        self.pending = Pending()
+        self.capacity = threading.Event()
+        self.capacity.set()
+        self.node: str | None = None
+        self.failure = "no ingest node has accepted a stream yet"
+        self._nodes = nodes
+        self._forks = forks
+        self._most_blocks, self._most_bytes = most_blocks, most_bytes
+        self._threshold = reorg_threshold
+        settings = SessionSettings(forks=forks, buffer_blocks=3 * most_blocks, buffer_bytes=3 * most_bytes)
+        order = [(address, place) for place, address in enumerate(nodes.addresses)]
+        self._session = PublisherSession(settings, order, random.random, time.monotonic())
+        self._links: dict[int, Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._needed: int | None = None
+        self._is_reported = self._is_stopping = False
+        self._broken: BaseException | None = None
+
+    # --- inputs of the host ------------------------------------------------------------------------------------
+
+    def prepare(self, block: PendingBlock) -> None:
+        """Leave the chain above a block's parent, if that is not the tip.
+
+        Raises:
+            LocalProtocolError: as :meth:`.pending.Pending.turns`.
+            NodeBehindError: a lower block is needed first.
+
+        """
+        if self._needed is not None:
+            self._begin_again(block.ref.number)
+        elif self.pending.turns(block.ref, block.parent):
+            self.pending.cut(block.ref.number - 1)
+            self._carry_out(self._session.reorg(block.ref.number - 1, time.monotonic()))
+
+    def append(self, block: PendingBlock) -> None:
+        """Add the next block of the chain. LocalProtocolError, NodeBehindError: it was not added."""
+        if self._needed is not None:
+            self._begin_again(block.ref.number)
+        effects = self._session.append(block.items, time.monotonic(), sealed=True)
+        self.pending.append(block)
+        self._carry_out(effects)
+        for link in self._links.values():
+            link.wake()
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Publish until stopped; then end the stream."""
+        while not stop.is_set() and self._broken is None:
+            self._carry_out(self._session.tick(time.monotonic()))
+            for link in self._links.values():
+                link.wake()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _TICK_SECONDS)
+        self._is_stopping = True
+        self._carry_out(self._session.stop(time.monotonic()))
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_END_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._broken is not None:
+            raise self._broken
+
+    # --- what happens to links ---------------------------------------------------------------------------------
+
+    def opened(self, link: Link) -> None:
+        """A stream is open: see :class:`.link.Ends`."""
+        if self._links.get(link.stream) is link:
+            LOG.info("blocks go to the ingest node %s", link.address)
+            self.node, self.failure, self._is_reported = link.address, "", False
+        self._carry_out(self._session.opened(link.stream, time.monotonic()))
+
+    def draw(self, link: Link) -> None:
+        """One more message can be sent: see :class:`.link.Ends`."""
+        self._carry_out(self._session.ready(link.stream, time.monotonic()))
+
+    def received(self, link: Link, response: Response | None) -> None:
+        """A response came: see :class:`.link.Ends`."""
+        if self._links.get(link.stream) is not link:
+            return
+        if isinstance(response, EndOfStream):
+            self._report_end(link, response)
+        effects = self._session.receive(link.stream, response, time.monotonic())
+        self._carry_out(effects)
+        if any(isinstance(one, Push) and _is_too_far(one) for one in effects):
+            self._fall_behind(link, response)
+        link.wake()
+
+    def closed(self, link: Link, failure: CardinalError | None) -> None:
+        """A stream has ended: see :class:`.link.Ends`."""
+        if self._links.get(link.stream) is link:
+            self._lose(link, str(failure) if failure else f"the ingest node {link.address} closed the stream")
+            self._carry_out(self._session.closed(link.stream, time.monotonic()))
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Sequence[SessionEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Open(node, stream):
+                    link = self._links[stream] = Link(self._nodes, node, stream, self)
+                    self._tasks.add(link.task)
+                    link.task.add_done_callback(self._finished)
+                case Push(stream, request):
+                    self._links[stream].push(encode(request))
+                case Close(stream):
+                    link = self._links[stream]
+                    self._lose(link, self.failure or f"the stream to {link.address} has ended")
+                    link.end()
+                case Released(number):
+                    self.pending.acknowledge(number)
+                case _:
+                    pass  # the buffer is never full: fewer blocks are added
+        self._measure()
+
+    def _measure(self) -> None:
+        if len(self.pending) < self._most_blocks and self.pending.size < self._most_bytes:
+            self.capacity.set()
+        else:
+            self.capacity.clear()
+
+    def _lose(self, link: Link, failure: str) -> None:
+        """Forget a stream; its reason is logged once until another one is open."""
+        del self._links[link.stream]
+        self.node, self.failure = None, failure
+        if not self._is_reported and not self._is_stopping:
+            LOG.warning("%s", failure)
+        self._is_reported = True
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        """A link's task is over; an error of it is a bug, which ends the driver."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._broken = task.exception()
+
+    def _report_end(self, link: Link, end: EndOfStream) -> None:
+        """The node ended the stream: keep its reason, and log what an operator should know."""
+        known = end.status in set(Status)
+        name = Status(end.status).name.lower() if known else "error"
+        concerns = f" at block {end.proximate_block_number}" if end.proximate_block_number else ""
+        self.failure = f"the ingest node {link.address} ended the stream{concerns}: {name}"
+
+    def _fall_behind(self, link: Link, response: Response | None) -> None:
+        """Fail what is pending, where the node needs blocks that are not held (rule 2)."""
+        match response:
+            case BehindPublisher(number):
+                needed = (number + 1) & NONE
+            case ResendBlock(number):
+                needed = number
+            case _:
+                return
+        lowest = self.pending.lowest
+        if self._forks and lowest is not None and needed >= lowest - 1:
+            needed -= self._threshold  # it has the blocks below, of another branch
+        needed = max(0, needed)
+        acknowledged = self._session.acknowledged
+        if not self._forks and acknowledged is not None and needed <= acknowledged:
+            return  # durable at another node, from which this one will have it
+        LOG.warning("the ingest node %s needs blocks from %d on, which are not held any more", link.address, needed)
+        self._needed = needed
+        message = f"the ingest node {link.address} needs block {needed}: publish again from there"
+        self.pending.fail(lambda _: NodeBehindError(message, number=needed))
+        self._carry_out(self._session.reorg(needed - 1, time.monotonic()))
+
+    def _begin_again(self, number: int) -> None:
+        """Begin again with a block. NodeBehindError: it is not low enough."""
+        needed = self._needed
+        if needed is not None and number > needed:
+            raise NodeBehindError(f"an ingest node needs block {needed}: publish again from there", number=needed)
+        self._needed = None
+        self._carry_out(self._session.reorg(number - 1, time.monotonic()))
+
+
+def _is_too_far(push: Push) -> bool:
+    return isinstance(push.request, EndStream) and push.request.end_code == EndCode.TOO_FAR_BEHIND

@@ -1,0 +1,137 @@
+"""Link: one gRPC stream to a node, as messages in order.
+
+Rules:
+
+1. What was pushed is sent first; only then the session is asked for one more message, so that a block that is skipped
+   is not sent to its end.
+2. A stream that is ended gets what was pushed before, for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import grpc.aio
+
+from cardinal.protocols.publish import decode_response
+from cardinal.publishing.nodes import CONNECT_SECONDS, failure_of
+
+if TYPE_CHECKING:
+    from cardinal.errors import CardinalError
+    from cardinal.protocols.publish import Response
+    from cardinal.publishing.nodes import IngestNodes
+
+_END_SECONDS: Final = 1.0
+
+
+class Ends(Protocol):
+    """Receives what happens to a link."""
+
+    def opened(self, link: Link) -> None:
+        """The stream is open."""
+        ...
+
+    def draw(self, link: Link) -> None:
+        """One more message can be sent: push it, if there is one."""
+        ...
+
+    def received(self, link: Link, response: Response | None) -> None:
+        """A response came; None stands for one of no kind."""
+        ...
+
+    def closed(self, link: Link, failure: CardinalError | None) -> None:
+        """The stream has ended; the error, where it was not by agreement."""
+        ...
+
+
+class Link:
+    """One stream.
+
+    Arguments:
+        nodes, address: opened to this node.
+        stream: its number in the session.
+        ends: is notified, on the event loop.
+
+    """
+
+    def __init__(self, nodes: IngestNodes, address: str, stream: int, ends: Ends) -> None:
+        self.address = address
+        self.stream = stream
+        self._nodes = nodes
+        self._ends = ends
+        self._pushed: deque[bytes] = deque()
+        self._ending = False
+        self._changed = asyncio.Event()
+        self.task = asyncio.ensure_future(self._run())
+
+    def push(self, message: bytes) -> None:
+        """Send a message."""
+        self._pushed.append(message)
+        self._changed.set()
+
+    def wake(self) -> None:
+        """Something changed: there may be more to send."""
+        self._changed.set()
+
+    def end(self) -> None:
+        """Close the stream after what was pushed."""
+        if not self._ending:
+            self._ending = True
+            self._changed.set()
+            asyncio.get_running_loop().call_later(_END_SECONDS, self.task.cancel)
+
+    async def _run(self) -> None:
+        failure: CardinalError | None = None
+        channel, call = self._nodes.stream(self.address)
+        try:
+            async with channel:
+                await self._converse(call())
+        except asyncio.CancelledError:
+            if not self._ending:
+                raise
+        except Exception as error:
+            failure = failure_of(error, self.address)
+            if failure is None:
+                raise
+        finally:
+            self._ends.closed(self, failure)
+
+    async def _converse(self, call: Any) -> None:  # noqa: ANN401 - grpc's, which has no types
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await call.wait_for_connection()
+        self._ends.opened(self)
+        reading = asyncio.ensure_future(self._read(call))
+        try:
+            await self._write(call, reading)
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading  # raises the stream's error, which says more than that of the write
+
+    async def _write(self, call: Any, reading: asyncio.Future[None]) -> None:  # noqa: ANN401 - the same
+        while not reading.done():
+            self._changed.clear()
+            if not self._pushed and not self._ending:
+                self._ends.draw(self)
+            if self._pushed:
+                try:
+                    await call.write(self._pushed.popleft())
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended: reading raises why
+                    await asyncio.wait((reading,), timeout=_END_SECONDS)
+                    return
+            elif self._ending:
+                await call.done_writing()
+                await asyncio.wait((reading,), timeout=_END_SECONDS / 2)
+                return
+            else:
+                await self._changed.wait()
+
+    async def _read(self, call: Any) -> None:  # noqa: ANN401 - the same
+        try:
+            while (data := await call.read()) is not grpc.aio.EOF:
+                self._ends.received(self, decode_response(data))
+        finally:
+            self._changed.set()
