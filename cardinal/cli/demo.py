@@ -37,8 +37,9 @@ _ROWS: Final = 16
 @click.option("--seed", default=7, show_default=True, help="Of the chain; the same seed plays the same blocks.")
 @click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.1, 100), help="Blocks a second.")
 @click.option("--no-spark", is_flag=True, help="Leave Spark and the lake out.")
+@click.option("--ingest", is_flag=True, help="Through an ingest node: two publishers instead of two producers.")
 @click.option("--dir", "folder", default="cardinal-demo", show_default=True, help="Where the lake and the logs go.")
-def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) -> None:
+def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, folder: str) -> None:
     """Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.
 
     Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
@@ -51,7 +52,7 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, folder: str) ->
         from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
     except ModuleNotFoundError:
         raise MissingExtraError("The demo", "demo") from None
-    settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark)
+    settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark, ingest=ingest)
     with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
         outcome = Demo(settings, screen).play()
     _report(outcome)

@@ -47,7 +47,13 @@ _NAMED: Final = 10
     metavar="URL",
     help="Node: http(s)://, ws(s)://, ipc:///socket (several with commas, options behind #), archive://, dev://",
 )
-@click.option("--to", "to_url", required=True, metavar="URL", help="Stream: kafka://host:port, file:///folder")
+@click.option(
+    "--to",
+    "to_url",
+    required=True,
+    metavar="URL",
+    help="Stream: kafka://host:port, file:///folder; ingest nodes: ingest://host:port,host:port",
+)
 @start_option(
     help="First block of a new stream; a stream that has blocks continues after them. "
     "Default: latest, the node's head (archive:// and dev://: earliest).",
@@ -110,6 +116,7 @@ def produce(
 
     Node and stream are URLs, or names of the file in --config. --lag, --finality, --state and --workers may also be
     set there, or behind a node URL's #, as in https://node#token_file=PATH&lag=3.
+    With ingest:// the blocks are pushed to ingest nodes, which acknowledge, agree on and publish them.
     A node or a broker that is away is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
     again: missing blocks are published then.
 
@@ -118,6 +125,14 @@ def produce(
       cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9090
     """
     to = stream(to_url, config)
+    if to.scheme == "ingest":
+        given = {
+            "--topic": topic is not None,
+            "--redundancy standby": redundancy == "standby",
+            "--allow-coverage-change": allow_coverage_change,
+            "--no-reorg-channels": no_reorg_channels,
+        }
+        _refuse_with_ingest([name for name, is_given in given.items() if is_given])
     chosen = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
     options = {name: str(value) for name, value in chosen.items() if value is not None}
     node = find_node(from_url, config)
@@ -147,6 +162,15 @@ def produce(
             if error.setting in ("start", "stop", "until"):
                 raise click.UsageError(str(error)) from None
             raise
+
+
+def _refuse_with_ingest(given: Sequence[str]) -> None:
+    """Refuse options that concern what a producer writes to topics: behind ingest nodes it is they who write."""
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)} is of no use with ingest://: topics, redundancy and reorgs are matters of the ingest "
+            "nodes, so leave it out"
+        )
 
 
 def _refuse_contradictions(url: NodeUrl, options: Mapping[str, str]) -> None:

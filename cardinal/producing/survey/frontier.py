@@ -55,6 +55,8 @@ class Survey:
         batches: the Batches of these, and others, by hash.
         partial: blocks that are partially published, the lowest first, those without a number last.
         moments: around which to look for such blocks once more, in milliseconds (:mod:`.partial`).
+        last, following: of a stream whose blocks are known by number alone: the last block, and the one to go on with,
+            which is lower: a few are published again, because the last may be of another branch.
 
     """
 
@@ -62,6 +64,8 @@ class Survey:
     batches: Mapping[bytes, Batch]
     partial: tuple[PartialBlock, ...]
     moments: tuple[int, ...] = ()
+    last: int | None = None
+    following: int | None = None
 
 
 def survey(

@@ -1,6 +1,7 @@
 """The course of the demo.
 
-1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark.
+1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark. With
+   ``ingest`` an ingest node stands before the broker, and the producers are its publishers.
 2. The chain grows and forks. Before a reorg the node holds until everything is in the lake, so that every reorg crosses
    a batch boundary and the lake sees the same ones on every run.
 3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
+from cardinal.embedded import EmbeddedKafka, free_port
 from cardinal.embedded.jars import Jar
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.events import ChainUpdate
@@ -40,13 +41,14 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What to play: the chain's seed and length, its pace in steps a second, where, and whether with Spark."""
+    """What to play: the chain's seed and length, its pace in steps a second, where, and with what."""
 
     folder: Path
     seed: int = 7
     blocks: int = 48
     rate: float = 4.0
     spark: bool = True
+    ingest: bool = False
 
 
 class Audience(Protocol):
@@ -119,9 +121,15 @@ class Demo:
         url = f"kafka://{broker.bootstrap}"
         self._audience.note(f"broker at {broker.bootstrap}")
         node, reader = self._start_node()
-        producers = [self._start_producer(name, url) for name in ("producer-a", "producer-b")]
+        names, to = ("producer-a", "producer-b"), url
+        others = []
+        if settings.ingest:
+            names = ("publisher-a", "publisher-b")
+            ingest, to = self._start_ingest(url)
+            others.append(ingest)
+        producers = [self._start_producer(name, to) for name in names]
         self._start_consumer(url)
-        lake = self._follow(url, node, reader, producers)
+        lake = self._follow(url, node, reader, [*producers, *others])
         return self._compare(reader, lake)
 
     # --- the cast --------------------------------------------------------------------------------------------
@@ -141,6 +149,16 @@ class Demo:
         self._ws = str(said["ws"])
         self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
         return node, NodeReader(str(said["http"]))
+
+    def _start_ingest(self, url: str) -> tuple[Child, str]:
+        """The ingest node, and its URL."""
+        address = f"127.0.0.1:{free_port()}"
+        self._audience.note(f"ingest node at {address}")
+        arguments = ["--node-id", "demo", "--listen", address, "--data", str(self._settings.folder / "ingest")]
+        ingest = self._child("ingest", "ingest", *arguments, "--to", url, "--chain-id", str(CHAIN_ID))
+        started = "publishers are served on port"
+        self._until(lambda: started in ingest.log.read_text(), "the ingest node did not start", [ingest])
+        return ingest, f"ingest://{address}"
 
     def _start_producer(self, name: str, url: str) -> Child:
         self._audience.note(f"{name} from {self._ws}")

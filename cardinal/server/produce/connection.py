@@ -1,11 +1,15 @@
-"""Connection of the producing service to its stream: a producer, and the next one where that has failed."""
+"""Connection of the producing service to its stream: a producer, and the next one where that has failed.
+
+Of ingest nodes it is a publisher (:mod:`.ingest_connection`); the service sees one interface.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal._concurrency import run_in_thread
+from cardinal.apps import Application
 from cardinal.config.settings import find_url
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producer import Producer
@@ -22,11 +26,87 @@ if TYPE_CHECKING:
     from cardinal.producing.standby.arrivals import ArrivalCounts
     from cardinal.producing.survey.frontier import Survey
     from cardinal.protocols.streams.publishing.standby import ProducerCount
+    from cardinal.server.produce.ingest_connection import IngestCheck
     from cardinal.server.produce.reorg_grouping import Step
     from cardinal.server.produce.settings import ProduceSettings
     from cardinal.transports import TransportUrl
 
 _THREAD: Final = "cardinal-produce-connecting"
+
+
+class Connection(Protocol):
+    """The interface of both connections; see :class:`StreamConnection`."""
+
+    @property
+    def check(self) -> StreamCheck | IngestCheck:
+        """Queries of the other side."""
+        ...
+
+    @property
+    def is_connected(self) -> bool:
+        """True where the other side answers."""
+        ...
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counters of what was published, and of what is in flight."""
+        ...
+
+    @property
+    def producer_count(self) -> ProducerCount | None:
+        """The stream's producers."""
+        ...
+
+    @property
+    def arrivals(self) -> ArrivalCounts | None:
+        """Copies of blocks by producer."""
+        ...
+
+    @property
+    def ping_waits(self) -> float:
+        """Seconds for which the last ping has not been acknowledged."""
+        ...
+
+    @property
+    def transactional(self) -> bool:
+        """True where a branch is published as one."""
+        ...
+
+    async def is_new(self) -> bool:
+        """True where nothing is published."""
+        ...
+
+    async def open(self) -> None:
+        """Connect."""
+        ...
+
+    async def survey(self) -> Survey:
+        """Where the published blocks end."""
+        ...
+
+    def submit(self, step: Step) -> Future[None]:
+        """Send a step; its future ends when the step is published."""
+        ...
+
+    async def renew(self, error: CardinalError) -> None:
+        """Connect again after an error."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for what is in flight, for a bounded time, and disconnect."""
+        ...
+
+
+def connection_of(url: str | TransportUrl, app: Stream, settings: ProduceSettings) -> Connection:
+    """The connection for a URL. ConfigurationError: it is of ingest nodes, and the layout is no application."""
+    found = find_url(url)
+    if found.scheme != "ingest":
+        return StreamConnection(url, app, settings)
+    if not isinstance(app, Application):
+        raise ConfigurationError("ingest nodes accept blocks of applications alone", setting="app")
+    from cardinal.server.produce.ingest_connection import IngestConnection  # noqa: PLC0415 - an extra of its own
+
+    return IngestConnection(found, app, settings)
 
 
 class StreamConnection:

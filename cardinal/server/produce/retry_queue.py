@@ -14,6 +14,7 @@ Rules:
    Everything that is not sealed fails with the old producer and is submitted to the new one, parents first. Until then
    no other step is submitted: the new producer knows no parent whose Batch a child's would have to wait for.
 4. An error that is not retriable is raised; so is one that is no CardinalError, which is a bug.
+5. A step whose blocks left the chain is forgotten: the node has yielded what takes their place.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CardinalError, DeliveryError, UnreachableError
+from cardinal.errors import CardinalError, DeliveryError, OrphanedError, UnreachableError
 from cardinal.server.produce.reorg_grouping import newest_of, payloads_of
 
 if TYPE_CHECKING:
@@ -145,6 +146,13 @@ class RetryQueue:
             for task in done:
                 task.result()
 
+    def clear(self) -> None:
+        """Forget all steps: the feed is read again from below them."""
+        for held in (self._in_flight, self._since, self._waiting, self._attempts):
+            held.clear()
+        self._failed = asyncio.Queue()
+        self._open.set()
+
     # --- inside --------------------------------------------------------------------------------------------
 
     async def _resubmitted(self, step: Step, error: CardinalError) -> bool:
@@ -195,7 +203,9 @@ class RetryQueue:
 
     def _ended(self, step: Step, done: Future[None]) -> None:
         error, newest = done.exception(), newest_of(step)
-        if error is not None:
+        if self._in_flight.get(newest.hash) is not step:
+            return  # the queue was cleared meanwhile
+        if error is not None and not isinstance(error, OrphanedError):
             self._waiting.add(newest.hash)
             self._failed.put_nowait((step, error))
             return
@@ -203,7 +213,7 @@ class RetryQueue:
         self._attempts.clear()
         self._patience = _ATTEMPTS
         seconds = time.monotonic() - self._since.pop(newest.hash, time.monotonic())
-        for payload in payloads_of(step):
+        for payload in payloads_of(step) if error is None else ():
             self._report_sealed(payload, seconds)
 
 

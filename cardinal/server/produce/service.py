@@ -12,7 +12,8 @@ Rules:
 5. Blocks that are partially published where the topics end are completed as the feed yields them, or by requesting
    them by hash: when the feed has ended, or has been followed for a while (:mod:`.partial_blocks`).
 6. Where a new stream starts is checked before topics are created (:mod:`.start`).
-7. It logs on ``cardinal.produce`` what holds it up (:mod:`.watch`), and every reorg in one line.
+7. An ingest node that needs blocks which are not held any more gets them: the feed is read again from there.
+8. It logs on ``cardinal.produce`` what holds it up (:mod:`.watch`), and every reorg in one line.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, NodeAnswerError
+from cardinal.errors import CardinalError, NodeAnswerError, NodeBehindError
 from cardinal.feeds import Learning
 from cardinal.protocols.streams.types import Finality
 from cardinal.server.produce.compatibility import check_newest
 from cardinal.server.produce.conditions import LOG, Conditions
-from cardinal.server.produce.connection import StreamConnection
+from cardinal.server.produce.connection import connection_of
 from cardinal.server.produce.partial_blocks import PartialBlocks
 from cardinal.server.produce.progress import Progress
 from cardinal.server.produce.reorg_grouping import Branch, ReorgGrouping
@@ -83,7 +84,7 @@ class ProduceService:
         self._observer = observer
         self._first: int | None = None
         self._chain: list[BlockRef] = []
-        self._stream = StreamConnection(url, app, self._settings)
+        self._stream = connection_of(url, app, self._settings)
         self._partial = PartialBlocks(feed, url, app, self._add)
         self._queue = RetryQueue(
             self._stream.submit, renew=self._stream.renew, sealed=self._sealed, failed=self._failed
@@ -93,7 +94,7 @@ class ProduceService:
         self._grouping = ReorgGrouping(1)
         self._newest: Payload | None = None
         self._highest = -1
-        self._published: BlockRef | None = None
+        self._published: int | None = None
         self._weight = -1
         self._reorgs = 0
         self._looks = self._is_failing = self._is_running = False
@@ -128,10 +129,7 @@ class ProduceService:
         )
 
     def _position(self) -> Position:
-        newest, published = self._newest, self._published
-        return Position(
-            self._first, newest.number if newest else None, published.number if published else None, self._stop
-        )
+        return Position(self._first, self._newest.number if self._newest else None, self._published, self._stop)
 
     @property
     def unsealed(self) -> tuple[Payload, ...]:
@@ -167,12 +165,15 @@ class ProduceService:
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
         if not self._settings.allow_coverage_change:
             await check_newest(self._feed, self._app, found)
-        if not found.chain and not is_new:
+        if found.following is not None:
+            self._first = found.following
+        elif not found.chain and not is_new:
             self._first = await first_block(self._feed, self._start, self._stop)
         self._partial.begin(found)
         self._looks = True
         newest = found.chain[-1] if found.chain else None
-        self._published, self._highest = newest, newest.number if newest else -1
+        self._published = newest.number if newest else found.last
+        self._highest = newest.number if newest else -1
         self._weight = found.batches[newest.hash].weight if newest else -1
         self._grouping = ReorgGrouping(
             getattr(self._app, "reorg_threshold", REORG_THRESHOLD),
@@ -190,6 +191,22 @@ class ProduceService:
             CardinalError: of the feed, or of the stream where a retry does not help.
 
         """
+        while True:
+            try:
+                return await self._run()
+            except NodeBehindError as behind:
+                LOG.warning("%s: the feed is read again", behind)
+                self._read_again(behind.number)
+
+    def _read_again(self, first: int) -> None:
+        """Forget what is in flight, and begin again with a lower block."""
+        self._queue.clear()
+        self._chain, self._first = [], first
+        self._grouping = ReorgGrouping(
+            getattr(self._app, "reorg_threshold", REORG_THRESHOLD), together=self._stream.transactional
+        )
+
+    async def _run(self) -> None:
         self._is_running = True
         retrying = asyncio.create_task(self._queue.retry())
         pump = asyncio.create_task(self._pump())
@@ -228,15 +245,17 @@ class ProduceService:
         if published is None:
             first = "the feed's first block" if self._first is None else f"block {self._first}"
             LOG.info("the stream %s begins with %s", name, first)
-        elif self._stop is not None and self._stop <= published.number:
-            LOG.info("the stream %s is at block %d: nothing to publish up to %d", name, published.number, self._stop)
+        elif self._stop is not None and self._stop <= published:
+            LOG.info("the stream %s is at block %d: nothing to publish up to %d", name, published, self._stop)
         else:
             ignored = "" if self._start is None else "; its start is ignored, which is for new streams"
-            LOG.info("the stream %s continues after block %d%s", name, published.number, ignored)
+            LOG.info("the stream %s continues after block %d%s", name, published, ignored)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
     async def _pump(self) -> None:
+        if self._first is not None and self._stop is not None and self._first > self._stop:
+            return  # an ingest node has it, and all that a reorg of it may reach
         async for payload in self._feed.follow(self._chain, start=self._first, until=self._stop):
             for step in self._grouping.receive(payload):
                 await self._add(step)
@@ -278,7 +297,7 @@ class ProduceService:
         self._watch.sealed()
         self._is_failing = self._is_failing and self._queue.failing
         if payload.weight > self._weight:
-            self._published, self._weight = payload.ref, payload.weight
+            self._published, self._weight = payload.number, payload.weight
         if self._observer is not None:
             self._observer.published(payload, seconds, max(0, (self._watch.target or 0) - payload.number))
 

@@ -29,9 +29,12 @@ class StreamCheck:
         url, app: the stream.
 
     Attributes:
+        peer: who is queried, for sentences.
         failure: the error of the last query; None where the broker answered.
 
     """
+
+    peer: Final = "broker"
 
     def __init__(self, url: str | TransportUrl, app: Stream) -> None:
         self._url = url

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.feeds import BlockFeed
-    from cardinal.server.produce.connection import StreamConnection
+    from cardinal.server.produce.connection import Connection
     from cardinal.server.produce.retry_queue import RetryQueue
     from cardinal.server.produce.settings import ProduceSettings
 
@@ -53,7 +53,7 @@ class Watch:
     def __init__(  # noqa: PLR0917 - the parts of one service
         self,
         feed: BlockFeed,
-        stream: StreamConnection,
+        stream: Connection,
         queue: RetryQueue,
         settings: ProduceSettings,
         conditions: Conditions,
@@ -153,9 +153,9 @@ class Watch:
         if self.nodes.waits_for:
             holding["node"] = Condition(self.nodes.waits_for, "")  # the feed logs it
         if failure is not None:
-            unsealed = len(self._queue.unsealed)
+            unsealed, peer = len(self._queue.unsealed), self._stream.check.peer
             holding["broker"] = Condition(
-                f"the broker does not answer, and {unsealed} blocks wait for it: {failure}", "the broker answers again"
+                f"the {peer} does not answer, and {unsealed} blocks wait for it: {failure}", f"the {peer} answers again"
             )
         if published is None and at.first is not None and target is not None and target < at.first:
             holding["first"] = Condition(
