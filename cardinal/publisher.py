@@ -34,10 +34,12 @@ from cardinal.errors import (
     ConfigurationError,
     DeliveryError,
     OrphanedError,
+    OversizeError,
     TransportError,
 )
 from cardinal.producing.deep_reorg import linked
 from cardinal.producing.inflight import all_of
+from cardinal.protocols.publish.buffer import ITEM_BYTES
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.publishing.driver import Driver
 from cardinal.publishing.nodes import IngestNodes, NodeStatus
@@ -60,7 +62,7 @@ __all__ = ["NodeStatus", "Publisher"]
 _CLOSE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
 _THREAD: Final = "cardinal-publisher"
-_MAX_BLOCKS: Final = 60
+_MAX_BLOCKS: Final = 48
 _MAX_BYTES: Final = 128 << 20
 
 
@@ -163,8 +165,8 @@ class Publisher:
         Raises:
             ApplicationError: the payload announces a sub batch without its content, which cannot be published.
             SplitError: the payload contradicts itself or the application's topics.
-            LocalProtocolError: the block is in flight already, is no child of the block below it that was added, or
-                has an item that is too large.
+            OversizeError: an entry is larger than nodes accept.
+            LocalProtocolError: the block is in flight already, or is no child of the block below it that was added.
             NodeBehindError: a node needs a lower block first (rule 5).
             TransportError: the publisher is closed.
 
@@ -254,6 +256,13 @@ class Publisher:
         """A payload as it is pushed; what nodes would refuse is refused here."""
         split(payload, self._app.topics, self._app.default_topic)
         items = items_of(payload, chain_id=self._chain_id) if self._forks else opaque.read(payload).items
+        if (largest := max(map(len, items), default=0)) > ITEM_BYTES:
+            raise OversizeError(
+                f"block {payload.number} has an item of {largest} bytes: ingest nodes accept {ITEM_BYTES}",
+                path=None,
+                size=largest,
+                limit=ITEM_BYTES,
+            )
         return PendingBlock(payload.ref, payload.parent, items, sum(map(len, items)))
 
     def _append(self, block: PendingBlock) -> None:

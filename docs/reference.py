@@ -16,6 +16,7 @@ import click
 from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal
 from cardinal.config.options import Options
+from cardinal.publishing.settings import IngestOptions
 from cardinal.transports.file.settings import FileSettings
 from cardinal.transports.kafka.settings import KafkaSettings
 from cardinal.transports.websocket.settings import WebsocketOptions
@@ -116,6 +117,7 @@ def _urls() -> dict[str, str]:
         "kafka": KafkaSettings,
         "file": FileSettings,
         "websocket": WebsocketOptions,
+        "ingest": IngestOptions,
         "nodes": NodeOptions,
         "dev": DevOptions,
     }

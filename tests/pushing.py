@@ -9,40 +9,24 @@ block that a node acknowledged is printed.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import sys
 import time
-from contextlib import suppress
-from dataclasses import replace
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import grpc.aio
-
-from cardinal.apps import blob, items
+from cardinal import Publisher
+from cardinal.apps import Application, blob, get, items
 from cardinal.apps.body import items_of
 from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.protocols.publish import (
-    Close,
-    Open,
-    PublisherSession,
-    Push,
-    Released,
-    SessionEffect,
-    SessionSettings,
-    decode_response,
-    encode,
-)
+from cardinal.errors import NodeBehindError, UnreachableError
 from cardinal.protocols.streams import Payload
 
-METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 HELD_AT_START = 100
-MOST_HELD = 140
 MOST_KNOWN = 1_000
 TAIL_BYTES = 1 << 24
 PAUSE_SECONDS = 0.01
-QUICK = SessionSettings(backoff=0.05, backoff_most=0.5, cooling=0.2, storm_ends=1_000_000)
 
 
 class Mined(NamedTuple):
@@ -108,80 +92,40 @@ class Source:
         return new[::-1]
 
 
-class Pusher:
-    """A session with one node, over gRPC."""
-
-    def __init__(self, port: int, source: Source, app: str) -> None:
-        self._address = f"127.0.0.1:{port}"
-        self._source = source
-        self._app = app
-        settings = replace(QUICK, forks=app == "blob")
-        self._session = PublisherSession(settings, [("node", 0)], random.random, time.monotonic())
-        self._appended: dict[int, bytes] = {}
-        self._unreported: dict[int, bytes] = {}
-        self._streams: dict[int, asyncio.Task[None]] = {}
-        self._requests: dict[int, asyncio.Queue[bytes | None]] = {}
-
-    async def run(self) -> None:
+def push(port: int, source: Source, app_name: str) -> None:
+    """Follow the source for ever: publish what is new on its head's branch."""
+    app = get(app_name)
+    url = f"ingest://127.0.0.1:{port}"
+    with opened(url, app) as publisher:
+        known: dict[int, bytes] = {}
         while True:
-            self._feed()
-            self._carry_out(self._session.tick(time.monotonic()))
-            await asyncio.sleep(PAUSE_SECONDS)
+            new = source.branch(known, 10**9 if known else HELD_AT_START)
+            if not new:
+                time.sleep(PAUSE_SECONDS)
+            for block in new:
+                known = {number: block_hash for number, block_hash in known.items() if number < block.number}
+                known[block.number] = block.hash
+                try:
+                    publisher.add(block.payload(app_name)).add_done_callback(partial(report, block.hash))
+                except NodeBehindError as behind:
+                    known = {number: block_hash for number, block_hash in known.items() if number < behind.number}
+                    break
 
-    def _feed(self) -> None:
-        """Follow the source: leave a branch that it left, and append what is new."""
-        new = self._source.branch(self._appended, 10**9 if self._appended else HELD_AT_START)
-        if new and self._appended and new[0].number <= max(self._appended):
-            ancestor = new[0].number - 1
-            for branch in (self._appended, self._unreported):
-                for number in [number for number in branch if number > ancestor]:
-                    del branch[number]
-            self._carry_out(self._session.reorg(ancestor, time.monotonic()))
-        for block in new:
-            if self._session.held >= MOST_HELD:
-                break
-            self._appended[block.number] = self._unreported[block.number] = block.hash
-            self._carry_out(self._session.append(block.items(self._app), time.monotonic(), sealed=True))
 
-    def _carry_out(self, effects: list[SessionEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Open(_, stream):
-                    self._requests[stream] = asyncio.Queue()
-                    self._streams[stream] = asyncio.ensure_future(self._stream(stream))
-                case Push(stream, request):
-                    self._requests[stream].put_nowait(encode(request))
-                case Close(stream):
-                    self._requests[stream].put_nowait(None)
-                case Released(number):
-                    for acknowledged in [one for one in self._unreported if one <= number]:
-                        print(self._unreported.pop(acknowledged).hex(), flush=True)  # noqa: T201 - to the test
+def opened(url: str, app: Application) -> Publisher:
+    """A publisher, as soon as the node answers."""
+    while True:
+        try:
+            return Publisher(url, app, publisher_id="pushing")
+        except UnreachableError:
+            time.sleep(PAUSE_SECONDS)
 
-    async def _stream(self, stream: int) -> None:
-        requests = self._requests[stream]
-        async with grpc.aio.insecure_channel(self._address) as channel:
-            call = channel.stream_stream(METHOD)()
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await call.wait_for_connection()
-                self._carry_out(self._session.opened(stream, time.monotonic()))
-                reading = asyncio.ensure_future(self._read(stream, call))
-                while not reading.done():
-                    if requests.empty():
-                        self._carry_out(self._session.ready(stream, time.monotonic()))
-                    if requests.empty():
-                        await asyncio.wait([reading], timeout=PAUSE_SECONDS)
-                    elif (request := requests.get_nowait()) is None:
-                        break
-                    else:
-                        await call.write(request)
-                reading.cancel()
-        self._carry_out(self._session.closed(stream, time.monotonic()))
 
-    async def _read(self, stream: int, call: grpc.aio.StreamStreamCall) -> None:
-        with suppress(grpc.aio.AioRpcError):
-            while (data := await call.read()) is not grpc.aio.EOF:
-                self._carry_out(self._session.receive(stream, decode_response(data), time.monotonic()))
+def report(block_hash: bytes, done: Future[None]) -> None:
+    """Print a block that was acknowledged."""
+    if done.exception() is None:
+        print(block_hash.hex(), flush=True)  # noqa: T201 - to the test
 
 
 if __name__ == "__main__":
-    asyncio.run(Pusher(int(sys.argv[1]), Source(Path(sys.argv[2])), sys.argv[3]).run())
+    push(int(sys.argv[1]), Source(Path(sys.argv[2])), sys.argv[3])

@@ -112,7 +112,11 @@ class Driver:
         """Add the next block of the chain. LocalProtocolError, NodeBehindError: it was not added."""
         if self._needed is not None:
             self._begin_again(block.ref.number)
-        effects = self._session.append(block.items, time.monotonic(), sealed=True)
+        try:
+            effects = self._session.append(block.items, time.monotonic(), sealed=True)
+        except CardinalError:
+            self._session.reorg(block.ref.number - 1, time.monotonic())  # what it has taken of the block
+            raise
         self.pending.append(block)
         self._carry_out(effects)
         for link in self._links.values():

@@ -36,11 +36,11 @@ _MARGIN: Final = 8
 
 
 class IngestCheck:
-    """Looks at the publisher's stream.
+    """Looks at the publisher's stream; the publisher itself follows its nodes.
 
     Attributes:
         peer: as :class:`.stream_check.StreamCheck`.
-        failure: the reason for which there is none; None where there is one.
+        publisher: the one that is connected.
 
     """
 
@@ -48,18 +48,19 @@ class IngestCheck:
 
     def __init__(self) -> None:
         self.publisher: Publisher | None = None
-        self.failure: CardinalError | None = None
+
+    @property
+    def failure(self) -> CardinalError | None:
+        """The reason for which no node accepts blocks; None where one does."""
+        failure = "" if self.publisher is None else self.publisher.failure
+        return UnreachableError(failure, address="") if failure else None
 
     async def query(self) -> bool:
-        """Look once; True where a node accepts blocks."""
-        publisher = self.publisher
-        failure = "the publisher is not connected" if publisher is None else publisher.failure
-        self.failure = UnreachableError(failure, address="") if failure else None
-        return not failure
+        """True where a node accepts blocks."""
+        return self.failure is None
 
     def answered(self) -> None:
         """A node has acknowledged something."""
-        self.failure = None
 
 
 class IngestConnection:
@@ -107,7 +108,12 @@ class IngestConnection:
     async def open(self) -> None:
         """Connect a publisher, where there is none."""
         if self.check.publisher is None:
-            self.check.publisher = await asyncio.wrap_future(run_in_thread(self._connect, _THREAD))
+            connecting = run_in_thread(self._connect, _THREAD)
+            try:
+                self.check.publisher = await asyncio.wrap_future(connecting)
+            except asyncio.CancelledError:
+                connecting.add_done_callback(_close_unwanted)
+                raise
 
     async def survey(self) -> Survey:
         """The last block of the node that answers first, and the one to go on with (rule 1)."""
@@ -148,3 +154,9 @@ class IngestConnection:
 
     def _connect(self) -> Publisher:
         return Publisher(self._url, self._app, publisher_id=self._settings.producer_id)
+
+
+def _close_unwanted(connecting: Future[Publisher]) -> None:
+    """Release a connection that nobody waited for."""
+    if connecting.exception() is None:
+        connecting.result().close()

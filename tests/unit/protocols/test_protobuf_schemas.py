@@ -12,8 +12,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from cardinal.apps.body import body_pb2
-from cardinal.protocols.publish import publish_pb2
-from cardinal.protocols.publish import node_status_pb2
+from cardinal.protocols.publish import node_status_pb2, publish_pb2
 
 ROOT = Path(__file__).parents[3]
 MODULES = [publish_pb2, body_pb2, node_status_pb2]

@@ -1,0 +1,201 @@
+"""The publisher on real ingest nodes: acknowledgements, reorgs, nodes that are behind, TLS, and errors."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from cardinal import BlockRef, Payload, Publisher
+from cardinal.apps import get, items
+from cardinal.apps.blob import Blob, payload
+from cardinal.embedded import free_port
+from cardinal.errors import (
+    ApplicationError,
+    CardinalError,
+    ConfigurationError,
+    LocalProtocolError,
+    NodeBehindError,
+    OrphanedError,
+    OversizeError,
+    TransportError,
+    UnreachableError,
+)
+from certificates import Authority
+from ingesting import node
+from publishers import header, proof
+
+APP = get("blob", chain_id=1, reorg_threshold=16)
+DEADLINE = 30.0
+
+
+def hash_of(name: str) -> bytes:
+    """Of a block such as ``12b``."""
+    return bytes([int(name[:-1]) + 1, ord(name[-1])]) + bytes(30)
+
+
+def block(name: str, parent: str | None = None) -> Payload:
+    number = int(name[:-1])
+    below = parent or f"{number - 1}{name[-1]}"
+    return payload(Blob(number, hash_of(name), hash_of(below), {"key": name.encode()}))
+
+
+def line(first: int, last: int, branch: str = "a") -> list[Payload]:
+    return [block(f"{number}{branch}") for number in range(first, last + 1)]
+
+
+def publish(publisher: Publisher, blocks: list[Payload]) -> None:
+    futures = [publisher.add(one) for one in blocks]
+    for future in futures:
+        future.result(DEADLINE)
+
+
+def fresh(
+    tmp_path: Path, *options: str, app: str = "blob"
+) -> AbstractContextManager[tuple[subprocess.Popen[str], int]]:
+    return node("null://", "any", tmp_path / "data", *options, app=app)
+
+
+def test_blocks_are_acknowledged_and_counted(tmp_path: Path) -> None:
+    with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:
+        assert publisher.status() == (None, None)
+        publish(publisher, line(0, 99))
+        publisher.flush()
+        assert (publisher.stats.blocks, publisher.stats.in_flight, publisher.stats.queued_bytes) == (100, 0, 0)
+        assert publisher.status() == (0, 99)
+        assert (publisher.node, publisher.failure) == (f"127.0.0.1:{port}", "")
+    with pytest.raises(TransportError, match="closed"):
+        publisher.add(block("100a"))
+
+
+def test_a_branch_takes_the_place_of_blocks_whose_futures_say_so(tmp_path: Path) -> None:
+    url = f"ingest://127.0.0.1:{free_port()}"
+    with fresh(tmp_path, "--listen", url.removeprefix("ingest://")) as (process, _):
+        publisher = Publisher(url, APP, publisher_id="one")
+        publish(publisher, line(0, 9))
+        process.kill()  # nothing is acknowledged any more
+        process.wait()
+        left = [publisher.add(one) for one in line(10, 12)]
+        branch = [block("10b", "9a"), *line(11, 13, "b")]
+        future = publisher.reorg(BlockRef(9, hash_of("9a")), branch)
+        for number, orphan in enumerate(left, 10):
+            error = orphan.exception(DEADLINE)
+            assert isinstance(error, OrphanedError)
+            assert (error.number, error.hash) == (number, hash_of(f"{number}a"))
+        with pytest.raises(LocalProtocolError, match="in flight already"):
+            publisher.add(branch[-1])
+        with pytest.raises(LocalProtocolError, match="is not a child of block 12"):
+            publisher.add(block("13c"))
+        turned = publisher.add(block("13d", "12b"))
+        assert isinstance(future.exception(DEADLINE), OrphanedError)
+    with fresh(tmp_path, "--listen", url.removeprefix("ingest://")):
+        turned.result(DEADLINE)
+        publisher.flush()
+        assert publisher.status() == (0, 13)
+        publisher.close()
+
+
+def test_a_node_that_is_behind_gets_what_its_publisher_adds_again(tmp_path: Path) -> None:
+    with fresh(tmp_path) as (_, port):
+        url = f"ingest://127.0.0.1:{port}"
+        with Publisher(url, APP, publisher_id="one") as one:
+            publish(one, line(0, 9))
+        with Publisher(url, APP, publisher_id="two") as two:
+            waiting = two.add(block("20a"))
+            error = waiting.exception(DEADLINE)
+            assert isinstance(error, NodeBehindError)
+            assert error.number == 10
+            with pytest.raises(NodeBehindError) as again:
+                two.add(block("21a"))
+            assert again.value.number == 10
+            publish(two, line(10, 21))
+            assert two.status() == (0, 21)
+
+
+def test_a_node_on_another_branch_gets_ours_from_below_the_fork(tmp_path: Path) -> None:
+    with fresh(tmp_path) as (_, port):
+        url = f"ingest://127.0.0.1:{port}"
+        with Publisher(url, APP, publisher_id="one") as one:
+            publish(one, line(0, 20))
+        ours = [*line(0, 14), block("15b", "14a"), *line(16, 22, "b")]
+        with Publisher(url, APP, publisher_id="two") as two:
+            error = two.add(ours[21]).exception(DEADLINE)
+            assert isinstance(error, NodeBehindError)
+            assert 4 <= error.number <= 15
+            publish(two, ours[error.number :])
+            assert two.status() == (0, 22)
+
+
+def test_items_are_pushed_as_they_are(tmp_path: Path) -> None:
+    app = get("items", chain_id=1)
+    blocks = [items.payload(items.Block(number, (header(number), b"\x12\x01a", proof(number)))) for number in range(5)]
+    with (
+        fresh(tmp_path, app="items") as (_, port),
+        Publisher(f"ingest://127.0.0.1:{port}", app, publisher_id="one") as publisher,
+    ):
+        publish(publisher, blocks)
+        assert publisher.status() == (0, 4)
+
+
+def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:
+    whole = block("0a")
+    announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
+    with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:
+        with pytest.raises(ApplicationError, match="without its content: publish it whole"):
+            publisher.add(announced)
+        large = payload(Blob(0, whole.hash, whole.parent, {"key": bytes(7_000_000)}))
+        with pytest.raises(OversizeError, match="has an item of 70"):
+            publisher.add(large)
+        publisher.add(whole).result(DEADLINE)
+
+
+def test_publishers_with_certificates_reach_a_node_that_requires_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    server, client = authority.sign("server", hosts=["127.0.0.1"]), authority.sign("client")
+    files = ("--cert-file", str(server.certificate), "--key-file", str(server.key), "--ca-file")
+    with fresh(tmp_path, *files, str(authority.certificate)) as (_, port):
+        base = f"ingest://127.0.0.1:{port}"
+        ca = f"tls=1&ssl.ca.location={authority.certificate}"
+        mine = f"&ssl.certificate.location={client.certificate}&ssl.key.location={client.key}"
+        with Publisher(f"{base}?{ca}{mine}", APP, publisher_id="one") as publisher:
+            publish(publisher, line(0, 3))
+        for query in (ca, f"tls=1&ssl.ca.location={other.certificate}{mine}", f"tls=1{mine}"):
+            with pytest.raises(UnreachableError, match=r"no encrypted connection|cannot be reached"):
+                Publisher(f"{base}?{query}", APP, publisher_id="one")
+        with pytest.raises(UnreachableError):
+            Publisher(base, APP, publisher_id="one")
+    secret = client.key.read_text().splitlines()[1]
+    assert secret not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("ingest://", "names no host: write ingest://host:port"),
+        ("ingest://host:0", "with a port from 1"),
+        ("ingest://user:hidden@host", "no use for a user and a password"),
+        ("ingest://host?ssl.ca.location=ca.pem", "ssl.ca.location is for TLS, and this is not encrypted: add tls=1"),
+        ("ingest://host?tls=1&ssl.key.location=key.pem", "is of no use without ssl.certificate.location"),
+        ("ingest://host?tls=1&ssl.ca.location=/absent", "ssl.ca.location cannot be used: No such file"),
+        ("ingest://host?ssl.ca.locaton=a", "did you mean ssl.ca.location?"),
+        ("kafka://host", "a publisher needs ingest nodes, not kafka://"),
+    ],
+)
+def test_a_mistake_in_a_url_is_named(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Publisher(url, APP, publisher_id="one")
+    assert sentence in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
+def test_a_node_that_is_away_is_named() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(CardinalError, match=f"the ingest node {address} cannot be reached") as refused:
+        Publisher(f"ingest://{address}", APP, publisher_id="one")
+    assert refused.value.retriable
