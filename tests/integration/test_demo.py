@@ -34,8 +34,9 @@ def left_running(folder: Path) -> list[str]:
 
 
 @pytest.mark.broker
-def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path) -> None:
-    arguments = demo(tmp_path, "--no-spark", "--blocks", "24", "--rate", "30")
+@pytest.mark.parametrize("through", [(), ("--ingest",)], ids=["producers", "publishers"])
+def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path, through: tuple[str, ...]) -> None:
+    arguments = demo(tmp_path, "--no-spark", "--blocks", "24", "--rate", "30", *through)
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the consumer's chain equals the node's chain" in done.stdout
@@ -44,8 +45,9 @@ def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Path) -> None:
-    done = subprocess.run(demo(tmp_path), capture_output=True, text=True, timeout=DEADLINE, check=False)
+@pytest.mark.parametrize("through", [(), ("--ingest",)], ids=["producers", "publishers"])
+def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Path, through: tuple[str, ...]) -> None:
+    done = subprocess.run(demo(tmp_path, *through), capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "consumer and lake equal the node's chain" in done.stdout
     depths = [tuple(map(int, pair)) for pair in re.findall(r"(\d+)→(\d+)", done.stdout)]

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from cardinal.apps import get
-from cardinal.errors import CardinalError, DeliveryError
+from cardinal.errors import CardinalError, DeliveryError, NodeBehindError, OrphanedError
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Payload
 from cardinal.server.produce import ProduceService
@@ -99,6 +99,54 @@ def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken() -> No
         assert queue.unsealed == ()
 
     asyncio.run(ended())
+
+
+def test_a_step_whose_blocks_left_the_chain_is_forgotten_and_not_counted() -> None:
+    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
+
+    async def orphaned() -> None:
+        future: Future[None] = Future()
+        sealed: list[Payload] = []
+        queue = RetryQueue(lambda _: future, renew=never, sealed=lambda block, _: sealed.append(block))
+        await queue.add(payload)
+        future.set_exception(OrphanedError("left", number=1, block_hash=payload.hash))
+        async with asyncio.timeout(20):
+            await queue.drain(retrying := asyncio.create_task(queue.retry()))
+        retrying.cancel()
+        assert not sealed
+        assert queue.retries == 0
+
+    asyncio.run(orphaned())
+
+
+def test_steps_that_are_cleared_fail_without_consequence() -> None:
+    payloads = [Payload(number, bytes([number]) * 32, bytes(32), 1) for number in (1, 2)]
+
+    async def cleared() -> None:
+        futures: list[Future[None]] = []
+
+        def submit(_: object) -> Future[None]:
+            futures.append(Future())
+            return futures[-1]
+
+        queue = RetryQueue(submit, renew=never, sealed=lambda *_: None)
+        for payload in payloads:
+            await queue.add(payload)
+        behind = NodeBehindError("a node needs block 0", number=0)
+        futures[0].set_exception(behind)
+        with pytest.raises(NodeBehindError):
+            async with asyncio.timeout(20):
+                await queue.retry()
+        queue.clear()
+        futures[1].set_exception(behind)
+        await queue.add(payloads[0])
+        futures[2].set_result(None)
+        async with asyncio.timeout(20):
+            await queue.drain(retrying := asyncio.create_task(queue.retry()))
+        retrying.cancel()
+        assert queue.unsealed == ()
+
+    asyncio.run(cleared())
 
 
 def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
