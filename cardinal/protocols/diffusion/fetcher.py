@@ -19,6 +19,7 @@ Rules (O17):
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
@@ -134,6 +135,14 @@ class Fetcher:
 
     def verified(self, copy: Verify, now: float, *, valid: bool) -> list[Action]:
         """The verdict on an object. A valid one goes into the pool, unless another copy was first."""
+        return self.verdicts(((copy, valid),), now)
+
+    def verdicts(self, verdicts: Iterable[tuple[Verify, bool]], now: float) -> list[Action]:
+        """Several verdicts at once, as :meth:`verified`: one acknowledgement serves all of them."""
+        actions = [action for copy, valid in verdicts for action in self._verdict(copy, now, valid=valid)]
+        return actions + self._choose(now)
+
+    def _verdict(self, copy: Verify, now: float, *, valid: bool) -> list[Action]:
         copies = self._copies.get(copy.id, {})
         copies.pop(copy.peer, None)
         if not copies:
@@ -144,7 +153,7 @@ class Fetcher:
             actions.append(self._drop(copy.peer, error, now))
         elif self._pool.status(copy.id) is Status.WANT:
             self._pool.add(copy.id, copy.body)
-        return actions + self._choose(now)
+        return actions
 
     def leave(self, peer: str, now: float) -> list[Action]:
         """The link to a peer is over."""

@@ -93,6 +93,27 @@ class Arbiter:
         """Blocks that are not acknowledged."""
         return len(self._chain.sorted(State.STREAMING, State.COMPLETE, State.WANTED, State.STORED))
 
+    @property
+    def floor(self) -> int:
+        """The highest number of which nothing is accepted any more; -1 while there is none."""
+        return self._chain.floor
+
+    def lacks(self, block: BlockId) -> bool:
+        """Return True for a block that :meth:`stored` would be news of."""
+        known = self._chain.open.get(block)
+        return block.number > self._chain.floor and (
+            known is None or not (known.kept or known.state is State.ACKNOWLEDGED)
+        )
+
+    def joins(self, block: BlockId, parent: BlockId) -> bool:
+        """Return True for a block that would be acknowledged as soon as it is stored."""
+        return self._chain.joins(block, parent)
+
+    def unlinked(self, block: BlockId) -> bool:
+        """Return True for a block that came as stored and waits for an ancestor."""
+        known = self._chain.open.get(block)
+        return known is not None and known.state is State.STORED
+
     # --- inputs -------------------------------------------------------------------------------------------------
 
     def connect(self, connection: Hashable, identity: str, now: float) -> list[Effect]:

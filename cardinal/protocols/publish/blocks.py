@@ -151,6 +151,10 @@ class Line:
         """Return True where the branch that ends at a block holds another."""
         return tip is not None and block.number <= tip.number
 
+    def joins(self, block: BlockId, _parent: BlockId) -> bool:
+        """Return True where the parent of a block is acknowledged, or the block is the first."""
+        return block.number <= self.last + 1
+
     def acknowledge(self, _block: Block) -> list[Block]:
         """Acknowledge what follows from a kept block; return what is new, parents first."""
         new = []
@@ -213,9 +217,13 @@ class Tree(Line):
                 return node.id == block
         return False
 
+    def joins(self, block: BlockId, parent: BlockId) -> bool:
+        """Return True where the parent of a block is acknowledged, or the block is the first."""
+        return self.acknowledged(parent) or block.number == self.start
+
     def acknowledge(self, block: Block) -> list[Block]:
         """Acknowledge what follows from a kept block; return what is new, parents first."""
-        if not block.kept or not (self.acknowledged(block.parent) or block.number == self.start):
+        if not block.kept or not self.joins(block.id, block.parent):
             return []
         new = [block]
         for node in new:
