@@ -54,10 +54,25 @@ _File = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--max-publishers", type=click.IntRange(1), default=256, show_default=True, help="Publishers connected at once."
 )
-@click.option("--cert-file", type=_File, help="Serve TLS with this certificate chain (PEM).")
+@click.option(
+    "--peers",
+    metavar="HOST:PORT[,HOST:PORT]",
+    help="Other ingest nodes of the same blocks: bodies that this node lacks are fetched from them.",
+)
+@click.option("--peer-listen", metavar="HOST:PORT", help="Address where other nodes fetch bodies from this one.")
+@click.option(
+    "--retain-blocks",
+    type=click.IntRange(0),
+    default=1_000,
+    show_default=True,
+    help="With --peer-listen: blocks on the topics whose bodies are retained for other nodes.",
+)
+@click.option("--cert-file", type=_File, help="Use TLS with this certificate chain (PEM), for publishers and peers.")
 @click.option("--key-file", type=_File, help="Private key (PEM), if it is not in --cert-file.")
 @click.option(
-    "--ca-file", type=_File, help="Accept only publishers with a certificate of these authorities (PEM); it names them."
+    "--ca-file",
+    type=_File,
+    help="Accept only publishers and peers with a certificate of these authorities (PEM); it names them.",
 )
 @metrics_option
 @config_option
@@ -74,6 +89,9 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     pool_mb: int,
     memory_mb: int,
     max_publishers: int,
+    peers: str | None,
+    peer_listen: str | None,
+    retain_blocks: int,
     cert_file: Path | None,
     key_file: Path | None,
     ca_file: Path | None,
@@ -86,16 +104,35 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     is away is waited for: blocks are accepted meanwhile. SIGINT and SIGTERM stop the node; a restart continues.
     /readyz fails while blocks are not accepted or not promoted, and names the reason.
 
+    With --peers a node that was away catches up by itself: what its publishers no longer hold it fetches from other
+    nodes, which serve it with --peer-listen, and verifies it as a published block. Each node still acknowledges and
+    publishes on its own, to topics of its own or to shared ones; nodes agree on nothing, and a block is on one disk
+    when it is acknowledged. A node can fetch what another one has not published yet, and its last --retain-blocks. An
+    empty node fetches nothing before it has a first block: set --first, or connect a publisher. Peers are trusted as
+    publishers are: use --ca-file outside a private network.
+
     \b
     Example:
       cardinal ingest --node-id a --to kafka://localhost:9092 --data /var/lib/cardinal/a --app items
     """
     from cardinal.server.ingest.limits import MEBIBYTE, Limits  # noqa: PLC0415 - the extra of one command
+    from cardinal.server.ingest.peers.settings import (  # noqa: PLC0415 - the extra of one command
+        PeerSettings,
+        address_of,
+        addresses_of,
+    )
     from cardinal.server.ingest.service import IngestSettings, run_ingest  # noqa: PLC0415 - the extra of one command
 
     app = apps.get(app_name, chain_id=chain_id, topic=topic) if topic else apps.get(app_name, chain_id=chain_id)
     limits = Limits(memory_mb * MEBIBYTE, pool_mb * MEBIBYTE, publishers=max_publishers)
-    settings = IngestSettings(node_id, listen, data, first, limits, cert_file, key_file, ca_file, metrics, chain)
+    linking = PeerSettings(
+        addresses_of(peers, "peers") if peers else (),
+        address_of(peer_listen, "peer-listen") if peer_listen else None,
+        retain_blocks,
+    )
+    settings = IngestSettings(
+        node_id, listen, data, first, limits, cert_file, key_file, ca_file, metrics, chain, linking
+    )
     url = stream(to_url, config)
 
     async def run() -> None:

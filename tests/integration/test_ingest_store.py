@@ -55,6 +55,43 @@ def test_what_is_on_the_topics_loses_its_body_and_is_forgotten_when_no_fork_can_
         assert [(block.number, block.promoted) for block in store.blocks()] == [(4, False)]
 
 
+def test_bodies_are_retained_for_peers_until_they_are_old_and_not_pinned(tmp_path: Path) -> None:
+    pinned = {(0, b"")}
+    with closing(BodyStore(tmp_path, STREAM, retain=2)) as store:
+        store.unpinned = lambda blocks: [block for block in blocks if block not in pinned]
+
+        def retained() -> list[int]:
+            return [number for number in range(6) if store.size(number, b"") is not None]
+
+        for number in range(5):
+            add(store, number)
+            store.promoted(number, b"").result(DEADLINE)
+        assert store.pool_bytes == 0
+        assert retained() == [0, 3, 4]
+        assert store.body(3, b"") == b"body"
+        pinned.clear()
+        add(store, 5)
+        assert (store.pool_bytes, retained()) == (4, [0, 3, 4, 5])
+        store.promoted(5, b"").result(DEADLINE)
+        assert retained() == [4, 5]
+    with closing(BodyStore(tmp_path, STREAM)) as store:
+        assert [block.number for block in store.blocks() if block.retained] == [4, 5]
+        add(store, 6)
+        store.promoted(6, b"").result(DEADLINE)
+        assert [block.number for block in store.blocks() if block.retained] == []
+
+
+def test_a_block_that_its_chain_left_behind_is_removed_unless_it_is_on_the_topics(tmp_path: Path) -> None:
+    with closing(BodyStore(tmp_path, STREAM)) as store:
+        for number in range(3):
+            add(store, number)
+        store.promoted(0, b"").result(DEADLINE)
+        for number in range(2):
+            store.remove(number, b"").result(DEADLINE)
+        assert [block.number for block in store.blocks()] == [0, 2]
+        assert store.pool_bytes == 4
+
+
 def test_a_block_that_is_stored_again_stays_as_it_was(tmp_path: Path) -> None:
     with closing(BodyStore(tmp_path, STREAM)) as store:
         add(store, 1, b"first")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from cardinal.apps import items as opaque
 from cardinal.apps.body import payload_of, unframe
 from cardinal.errors import ApplicationError, ConfigurationError, LocalProtocolError
+from cardinal.protocols.publish import read_set
 from cardinal.protocols.streams import split
 
 if TYPE_CHECKING:
@@ -104,6 +105,13 @@ class EvmBlocks(PayloadBlocks):
 
     def _check(self, payload: Payload) -> None:
         self._verify_payload(payload, self._chain)
+
+
+def check_items(body: bytes) -> None:
+    """Raise an ApplicationError for a body that no publisher can push: it is a header, content, and then a proof."""
+    seen = read_set(unframe(body))
+    if seen is None or seen.header is None or not seen.proven:
+        raise ApplicationError("the body of a block begins with its header, and ends with its proof")
 
 
 def blocks_of(app: Application, chain: Path | None = None) -> Blocks:

@@ -35,6 +35,13 @@ class IngestStatus:
     ignored_sets_total: Annotated[int, "Sets and block ends that belong to no block in progress."]
     responses_total: Annotated[Mapping[str, int], "Responses to publishers: refusals by their status.", "kind"]
     first_copies_total: Annotated[Mapping[str, int], "Blocks of which a publisher's copy was stored.", "publisher"]
+    peers: Annotated[int, "Peers from which bodies are fetched now."]
+    peers_absent: Annotated[int, "Configured peers to which there is no link."]
+    peer_clients: Annotated[int, "Peers that fetch bodies from this node now."]
+    peer_bytes: Annotated[int, "Bytes of bodies that are requested of peers, arriving, verified or stored."]
+    fetched_blocks_total: Annotated[int, "Blocks of which a peer's copy was stored."]
+    served_blocks_total: Annotated[int, "Bodies sent to peers."]
+    peer_refusals_total: Annotated[Mapping[str, int], "Links to peers ended by this node, by the reason.", "reason"]
     events_total: Annotated[Mapping[str, int], "Events that concern an operator.", "event"]
 
 

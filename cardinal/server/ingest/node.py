@@ -7,6 +7,8 @@ Rules:
 3. Where memory is full, only the lowest block's stream is read. Where nothing can be stored, no new block is accepted:
    publishers are sent Behind, and wait.
 4. After a restart every stored block is there: those up to the first gap as acknowledged, those above it as stored.
+5. A block that a peer brings is verified and stored as a copy is, and then stored to the arbiter: its publishers are
+   skipped.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from cardinal.protocols.publish import (
     decode_request,
     encode,
 )
+from cardinal.server.ingest.blocks import check_items
 from cardinal.server.ingest.events import event_of, kind_of
 from cardinal.server.ingest.limits import Limits
 from cardinal.server.ingest.verifier import Verifier
@@ -130,7 +133,10 @@ class IngestNode:
         self.events: Counter[str] = Counter()
         self.acknowledged = 0
         self.memory = 0
-        self._first = store.first()
+        self._from_peers = asyncio.Lock()
+        """One block of peers is verified at a time: publishers' blocks have the other workers."""
+        first = store.first()
+        self._first = settings.first if first is None else first
         self._arbiter = self._restored(settings)
 
     # --- publishers -------------------------------------------------------------------------------------------------
@@ -176,6 +182,44 @@ class IngestNode:
         if connection in self._streams:
             self._event("unread", f"the publisher {self._streams[connection].identity} reads no responses")
             self._carry_out(self._arbiter.disconnect(connection, self._now()))
+
+    # --- peers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def floor(self) -> int:
+        """The highest number of which no block is accepted any more."""
+        return self._arbiter.floor
+
+    def lacks(self, block: BlockId) -> bool:
+        """Whether a block is not here, and could be used."""
+        return self._arbiter.lacks(block)
+
+    def joins(self, block: BlockId, parent: BlockId) -> bool:
+        """Whether a block would be acknowledged as soon as it is stored."""
+        return self._arbiter.joins(block, parent)
+
+    def unlinked(self, block: BlockId) -> bool:
+        """Whether a stored block waits for an ancestor."""
+        return self._arbiter.unlinked(block)
+
+    async def keep(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """A body came from a peer: verify it, store it, and acknowledge what follows.
+
+        Raises:
+            ApplicationError: it is not this block.
+            VerifierError, StoreError: nothing is known of the block, or it could not be stored.
+
+        """
+        async with self._from_peers:
+            if not self._blocks.reads_content:
+                await asyncio.to_thread(check_items, body)
+            await self._verifier.verify(block, parent, body)
+        await self._write(block, parent, body)
+        self._carry_out(self._arbiter.stored(block, parent.hash, self._now()))
+
+    def remove(self, block: BlockId) -> None:
+        """Remove a block of a peer that the chain left behind, unlinked."""
+        self._store.remove(block.number, block.hash)
 
     # --- the service ------------------------------------------------------------------------------------------------
 
@@ -239,7 +283,11 @@ class IngestNode:
                 self._promote(BlockId(block.number, block.hash))
         known = {block.ticket for block in acknowledged}
         for block in stored:
-            if block.ticket not in known:
+            if block.ticket in known:
+                continue
+            if block.number <= arbiter.floor:
+                self._store.remove(block.number, block.hash)
+            else:
                 arbiter.stored(BlockId(block.number, block.hash), block.parent, self._now())
         return arbiter
 
@@ -310,19 +358,15 @@ class IngestNode:
             body = await asyncio.to_thread(b"".join, copy.framed)
             copy.framed.clear()
             await self._verifier.verify(block, copy.parent, body)
-            first = block.number if self._first is None else self._first
-            await asyncio.wrap_future(self._store.add(block.number, block.hash, copy.parent.hash, body, first))
+            await self._write(block, copy.parent, body)
         except ApplicationError as error:
             LOG.warning("block %d of a publisher was refused: %s", block.number, error)
             why = Failure.BAD
         except VerifierError as error:
             self._event("verifier_ended", f"{error}: publishers send it again")
             why = Failure.UNDECIDED
-        except StoreError as error:
-            LOG.error("%s", error)  # noqa: TRY400 - the sentence says it all
+        except StoreError:
             why = Failure.PERSISTENCE
-            self._failure = self.waits_for = str(error)
-            self._check_at = self._now()
         finally:
             self.memory -= copy.size
         if self._copies.pop((block, attempt), None) is None:
@@ -335,6 +379,17 @@ class IngestNode:
             return
         self._carry_out(self._arbiter.verified(block, attempt, self._now()))
         self._carry_out(self._arbiter.persisted(block, attempt, self._now()))
+
+    async def _write(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """Store a body; where that fails, nothing is accepted until the store can be written again."""
+        first = block.number if self._first is None else self._first
+        try:
+            await asyncio.wrap_future(self._store.add(block.number, block.hash, parent.hash, body, first))
+        except StoreError as error:
+            LOG.error("%s", error)  # noqa: TRY400 - the sentence says it all
+            self._failure = self.waits_for = str(error)
+            self._check_at = self._now()
+            raise
 
 
 def _acknowledged(stored: Iterable[StoredBlock], first: int | None, *, forks: bool) -> list[StoredBlock]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.config.settings import find_url
@@ -15,9 +15,13 @@ from cardinal.server.ingest.blocks import blocks_of
 from cardinal.server.ingest.limits import MEBIBYTE, Limits, Pool
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import IngestNode
+from cardinal.server.ingest.peers.objects import Objects
+from cardinal.server.ingest.peers.service import Peers
+from cardinal.server.ingest.peers.settings import PeerSettings
+from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.promoter import Promoter
 from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import server_credentials
+from cardinal.server.ingest.tls import peer_contexts, server_credentials
 from cardinal.server.produce.connection import StreamConnection
 from cardinal.server.produce.settings import ProduceSettings
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
+    from cardinal.protocols.publish import BlockId
     from cardinal.server.ingest.metrics import IngestStatus
     from cardinal.transports import TransportUrl
 
@@ -54,6 +59,7 @@ class IngestSettings:
         certificate, key, ca: PEM files of TLS, see :func:`.tls.server_credentials`.
         metrics: ``HOST:PORT`` of metrics and health; None: they are not served.
         chain: TOML file with the parameters of an Ethereum-like chain; None: its preset.
+        peers: links to other nodes; TLS is added, by the files.
 
     """
 
@@ -67,15 +73,17 @@ class IngestSettings:
     ca: Path | None = None
     metrics: str | None = None
     chain: Path | None = None
+    peers: PeerSettings = field(default_factory=PeerSettings)
 
 
 class _Parts:
     """The parts of a running node, and its status."""
 
-    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoter) -> None:
+    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoter, peers: Peers) -> None:
         self.node = node
         self.store = store
         self.promoter = promoter
+        self.peers = peers
 
     @property
     def waits_for(self) -> str:
@@ -101,7 +109,7 @@ class _Parts:
         """The numbers of this moment."""
         from cardinal.server.ingest.metrics import IngestStatus  # noqa: PLC0415 - an extra of its own
 
-        node, promoter = self.node, self.promoter
+        node, promoter, peers = self.node, self.promoter, self.peers
         return IngestStatus(
             ready=not self.waits_for,
             publishers=node.publishers,
@@ -117,6 +125,13 @@ class _Parts:
             ignored_sets_total=node.ignored,
             responses_total=dict(node.responses),
             first_copies_total=dict(node.first_copies),
+            peers=peers.counts.connected,
+            peers_absent=peers.absent,
+            peer_clients=peers.counts.clients,
+            peer_bytes=peers.bytes_in_flight,
+            fetched_blocks_total=peers.counts.fetched,
+            served_blocks_total=peers.counts.served,
+            peer_refusals_total=dict(peers.counts.refusals),
             events_total=dict(node.events),
         )
 
@@ -140,6 +155,26 @@ class _Parts:
             said, before = now, node.acknowledged
 
 
+def _arbiter_settings(app: Application, settings: IngestSettings, *, forks: bool) -> ArbiterSettings:
+    """The times of the application, and the node's first block."""
+    block_time = _BLOCK_TIME.get(app.name, 2.0)
+    return ArbiterSettings(
+        block_time=block_time,
+        idle_timeout=4 * block_time,
+        block_timeout=16 * block_time,
+        first=settings.first,
+        reorg_threshold=app.reorg_threshold if forks else None,
+        side_branches=_SIDE_BRANCHES,
+    )
+
+
+def _peer_settings(settings: IngestSettings) -> PeerSettings:
+    """The links with TLS; bodies are retained where they are served."""
+    contexts = peer_contexts(settings.certificate, settings.key, settings.ca)
+    peers = replace(settings.peers, server_tls=contexts.server, client_tls=contexts.client)
+    return peers if peers.listen is not None else replace(peers, retain=0)
+
+
 async def run_ingest(
     url: str | TransportUrl, app: Application, settings: IngestSettings, listening: Callable[[int], object]
 ) -> None:
@@ -159,35 +194,37 @@ async def run_ingest(
     if found.scheme == "kafka":
         found = found.with_options({"transactional": "update"})
     blocks = blocks_of(app, settings.chain)
-    block_time = _BLOCK_TIME.get(app.name, 2.0)
-    arbiting = ArbiterSettings(
-        block_time=block_time,
-        idle_timeout=4 * block_time,
-        block_timeout=16 * block_time,
-        first=settings.first,
-        reorg_threshold=app.reorg_threshold if blocks.forks else None,
-        side_branches=_SIDE_BRANCHES,
-    )
+    arbiting = _arbiter_settings(app, settings, forks=blocks.forks)
     credentials = server_credentials(settings.certificate, settings.key, settings.ca)
-    store = BodyStore(settings.data, app.chain)
+    linking = _peer_settings(settings)
+    store = BodyStore(settings.data, app.chain, retain=linking.retain)
     connection = StreamConnection(found, app, ProduceSettings(settings.node_id))
     promoter = Promoter(store, blocks, connection)
     opened = ExitStack()
     try:
         pool = Pool(store, promoter, settings.limits)
-        node = IngestNode(store, blocks, arbiting, promoter.add, limits=settings.limits, obstacle=pool.obstacle)
-        parts = _Parts(node, store, promoter)
+        shelf = Shelf(store, Objects(forks=blocks.forks))
+
+        def acknowledged(block: BlockId) -> None:
+            promoter.add(block)
+            shelf.add(block)
+
+        node = IngestNode(store, blocks, arbiting, acknowledged, limits=settings.limits, obstacle=pool.obstacle)
+        peers = Peers(node, shelf, linking)
+        parts = _Parts(node, store, promoter, peers)
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, credentials) as listener:
             LOG.info("publishers are served on port %d", listener.port)
             listening(listener.port)
-            promoting = asyncio.ensure_future(promoter.run())
-            running = [promoting, *map(asyncio.ensure_future, (node.run(), parts.report()))]
+            promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
+            running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]
             try:
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 await done.pop()  # raises why; unlike gather, a wait that is cancelled lets the promoter finish
             finally:
+                linked.cancel()
+                await asyncio.wait((linked,))
                 await node.close()
                 if not promoting.done():
                     with suppress(TimeoutError):

@@ -4,7 +4,8 @@ Rules:
 
 1. A block is durable when the transaction that holds its row is committed: the log is synced to the disk before that.
 2. One thread writes. Whatever waits for it becomes one transaction, so that one sync serves many blocks.
-3. A block that is on the topics loses its body. Its row stays while a fork may begin at it.
+3. A block that is on the topics loses its body, at once or, for peers, when so many newer ones are on the topics.
+   Its row stays while a fork may begin at it.
 4. One process has the file: a second one is refused.
 """
 
@@ -40,12 +41,16 @@ CREATE TABLE IF NOT EXISTS blocks (
     body BLOB
 );
 CREATE UNIQUE INDEX IF NOT EXISTS refs ON blocks (number, hash);
+CREATE INDEX IF NOT EXISTS retained ON blocks (number) WHERE promoted = 1 AND body IS NOT NULL;
 """
 _SIGN: Final = 1 << 63
 
 
 class StoredBlock(NamedTuple):
-    """What the store knows of a block; ``hash`` and ``parent`` are empty where headers carry none."""
+    """What the store knows of a block; ``hash`` and ``parent`` are empty where headers carry none.
+
+    ``retained``: its body is here.
+    """
 
     ticket: int
     number: int
@@ -53,6 +58,7 @@ class StoredBlock(NamedTuple):
     parent: bytes
     size: int
     promoted: bool
+    retained: bool
 
 
 class BodyStore:
@@ -61,9 +67,11 @@ class BodyStore:
     Arguments:
         folder: made where it is missing.
         stream: the stream that the blocks are of; a folder of another one is refused.
+        retain: numbers below the newest block on the topics whose bodies are retained.
 
     Attributes:
         pool_bytes: of bodies that are not on the topics.
+        unpinned: called, on the writer's thread, with blocks whose bodies are to go; returns those that may.
 
     Raises:
         ConfigurationError: another process has the folder, or it belongs to another stream.
@@ -71,7 +79,10 @@ class BodyStore:
 
     """
 
-    def __init__(self, folder: Path, stream: str) -> None:
+    def __init__(self, folder: Path, stream: str, *, retain: int = 0) -> None:
+        self._retain = retain
+        self._newest = -_SIGN
+        self.unpinned: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] = lambda blocks: blocks
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / _NAME
         try:
@@ -111,15 +122,22 @@ class BodyStore:
     def blocks(self) -> list[StoredBlock]:
         """All blocks, lowest first."""
         with self._reading:
-            rows = self._database.execute("SELECT ticket, number, hash, parent, size, promoted FROM blocks").fetchall()
+            rows = self._database.execute(
+                "SELECT ticket, number, hash, parent, size, promoted, body IS NOT NULL FROM blocks"
+            ).fetchall()
         blocks = [
-            StoredBlock(ticket, number % (2 * _SIGN), block_hash, parent, size, bool(promoted))
-            for ticket, number, block_hash, parent, size, promoted in rows
+            StoredBlock(ticket, number % (2 * _SIGN), block_hash, parent, size, bool(promoted), bool(retained))
+            for ticket, number, block_hash, parent, size, promoted, retained in rows
         ]
         return sorted(blocks, key=lambda block: (block.number, block.hash))
 
     def body(self, number: int, block_hash: bytes) -> bytes:
-        """The body of a block that is not on the topics yet."""
+        """The body of a block that is not on the topics yet, or retained.
+
+        Raises:
+            StoreError: it is not here.
+
+        """
         with self._reading:
             row = self._database.execute(
                 "SELECT body FROM blocks WHERE number = ? AND hash = ?", (_signed(number), block_hash)
@@ -128,6 +146,15 @@ class BodyStore:
             raise StoreError(f"the store has no body of block {number}: it was changed by somebody else")
         body: bytes = row[0]
         return body
+
+    def size(self, number: int, block_hash: bytes) -> int | None:
+        """Bytes of a body; None where it is not here."""
+        with self._reading:
+            row = self._database.execute(
+                "SELECT size FROM blocks WHERE number = ? AND hash = ? AND body IS NOT NULL",
+                (_signed(number), block_hash),
+            ).fetchone()
+        return None if row is None else int(row[0])
 
     def first(self) -> int | None:
         """The number of the block with which the stream begins; None while there is none."""
@@ -155,14 +182,38 @@ class BodyStore:
         return self._line_up(write)
 
     def promoted(self, number: int, block_hash: bytes) -> Future[None]:
-        """A block is on the topics."""
+        """A block is on the topics. Bodies that are not retained any more go."""
+        body = "body" if self._retain else "NULL"
 
         def write(database: sqlite3.Connection) -> int:
             sizes = database.execute(
-                "UPDATE blocks SET promoted = 1, body = NULL WHERE number = ? AND hash = ? AND promoted = 0 "
+                f"UPDATE blocks SET promoted = 1, body = {body} WHERE number = ? AND hash = ? AND promoted = 0 "  # noqa: S608 - one of two words
                 "RETURNING size",
                 (_signed(number), block_hash),
-            )
+            ).fetchall()
+            self._newest = max(self._newest, _signed(number))
+            going = database.execute(
+                "SELECT number, hash FROM blocks WHERE promoted = 1 AND body IS NOT NULL AND number <= ?",
+                (max(self._newest - self._retain, -_SIGN),),
+            ).fetchall()
+            if going:
+                unpinned = self.unpinned([(number % (2 * _SIGN), one) for number, one in going])
+                database.executemany(
+                    "UPDATE blocks SET body = NULL WHERE number = ? AND hash = ?",
+                    [(_signed(number), one) for number, one in unpinned],
+                )
+            return -sum(int(size) for (size,) in sizes)
+
+        return self._line_up(write)
+
+    def remove(self, number: int, block_hash: bytes) -> Future[None]:
+        """Remove a block that will never be on the topics: its chain left it behind."""
+
+        def write(database: sqlite3.Connection) -> int:
+            sizes = database.execute(
+                "DELETE FROM blocks WHERE number = ? AND hash = ? AND promoted = 0 RETURNING size",
+                (_signed(number), block_hash),
+            ).fetchall()
             return -sum(int(size) for (size,) in sizes)
 
         return self._line_up(write)

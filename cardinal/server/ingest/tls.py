@@ -1,9 +1,9 @@
-"""TLS of an ingest node: its certificate, and the authority of its publishers' certificates."""
+"""TLS of an ingest node: its certificate, and the authority of its publishers' and peers' certificates."""
 
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
 
@@ -11,6 +11,13 @@ from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+class PeerContexts(NamedTuple):
+    """TLS of the two sides of a link between nodes; None: not encrypted."""
+
+    server: ssl.SSLContext | None
+    client: ssl.SSLContext | None
 
 
 def server_credentials(certificate: Path | None, key: Path | None, ca: Path | None) -> grpc.ServerCredentials | None:
@@ -30,7 +37,34 @@ def server_credentials(certificate: Path | None, key: Path | None, ca: Path | No
             if file is not None:
                 raise ConfigurationError(f"--{name} is of no use without --cert-file: set both", setting=name)
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, ca)
+    return grpc.ssl_server_credentials(
+        [((key or certificate).read_bytes(), certificate.read_bytes())],
+        root_certificates=None if ca is None else ca.read_bytes(),
+        require_client_auth=ca is not None,
+    )
+
+
+def peer_contexts(certificate: Path | None, key: Path | None, ca: Path | None) -> PeerContexts:
+    """Contexts of the links between nodes, by the files of :func:`server_credentials`.
+
+    Both sides present the certificate. A server demands one of the authorities, where there are any; a client trusts
+    these, else the system's, and checks the name of the host that it dials.
+    """
+    if certificate is None:
+        return PeerContexts(None, None)
+    server = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, ca)
+    client = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, ca)
+    if ca is None:
+        client.load_default_certs()
+    else:
+        server.verify_mode = ssl.CERT_REQUIRED
+    return PeerContexts(server, client)
+
+
+def _context(protocol: int, certificate: Path, key: Path | None, ca: Path | None) -> ssl.SSLContext:
+    """A context with these files."""
+    context = ssl.SSLContext(protocol)
     try:
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:
@@ -40,11 +74,7 @@ def server_credentials(certificate: Path | None, key: Path | None, ca: Path | No
             context.load_verify_locations(ca)
     except OSError as error:
         raise _unusable(f"authorities {ca}", "ca-file", error) from None
-    return grpc.ssl_server_credentials(
-        [((key or certificate).read_bytes(), certificate.read_bytes())],
-        root_certificates=None if ca is None else ca.read_bytes(),
-        require_client_auth=ca is not None,
-    )
+    return context
 
 
 def _unusable(files: str, setting: str, error: Exception) -> ConfigurationError:
