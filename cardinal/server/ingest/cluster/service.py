@@ -1,0 +1,271 @@
+"""Service of a cluster's member: publishers in front, agreement with the other members, the topics at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from cardinal._concurrency import run_in_thread
+from cardinal.config.options import nearest
+from cardinal.config.settings import find_url
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.mesh import Identity
+from cardinal.protocols.publish import BlockId
+from cardinal.protocols.replication import Promotion, Replica, ReplicationSettings
+from cardinal.server.ingest.blocks import blocks_of
+from cardinal.server.ingest.cluster.agreement import LOG, Agreement
+from cardinal.server.ingest.cluster.claims import ClaimWriter
+from cardinal.server.ingest.cluster.config import load_cluster
+from cardinal.server.ingest.cluster.keys import load_key
+from cardinal.server.ingest.cluster.links import Links
+from cardinal.server.ingest.cluster.promoter import ClusterPromoter
+from cardinal.server.ingest.cluster.promoting import PromotionWriter
+from cardinal.server.ingest.cluster.reading import LogReader
+from cardinal.server.ingest.cluster.rows import ReplicaRows
+from cardinal.server.ingest.cluster.topics import ClusterTopics
+from cardinal.server.ingest.limits import MEBIBYTE
+from cardinal.server.ingest.listener import Listener
+from cardinal.server.ingest.node import IngestNode
+from cardinal.server.ingest.peers.objects import Objects
+from cardinal.server.ingest.peers.service import Peers
+from cardinal.server.ingest.peers.shelf import Shelf
+from cardinal.server.ingest.service import Parts, arbiter_settings
+from cardinal.server.ingest.store import BodyStore
+from cardinal.server.ingest.tls import peer_contexts, server_credentials
+from cardinal.server.produce.conditions import Conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from cardinal.apps import Application
+    from cardinal.config.url import TransportUrl
+    from cardinal.server.ingest.cluster.config import ClusterFile
+    from cardinal.server.ingest.cluster.keys import SecretKey
+    from cardinal.server.ingest.service import IngestSettings
+
+_ALONE_SECONDS: Final = 10.0
+"""Without a majority for so long, publishers are sent to other members."""
+_WATCH_SECONDS: Final = 0.1
+
+
+class Member:
+    """One member of a cluster, from its data folder on.
+
+    Arguments:
+        url, app: the stream.
+        settings: of the node.
+        cluster: its members.
+        key: of this one.
+
+    """
+
+    def __init__(
+        self, url: TransportUrl, app: Application, settings: IngestSettings, cluster: ClusterFile, key: SecretKey
+    ) -> None:
+        self._url = url
+        self._app = app
+        self._settings = settings
+        self._file = cluster
+        self._blocks = blocks_of(app, settings.chain)
+        self._objects = Objects(forks=self._blocks.forks)
+        self._mesh = cluster.cluster(app)
+        self._membership = cluster.membership(app)
+        self._identity = Identity(self._mesh, settings.node_id, key.sign, key.verify)
+        self._store = BodyStore(settings.data, app.chain)
+        rows = ReplicaRows(self._store, self._objects, self._mesh.digest)
+        self._rows = rows
+        replication = ReplicationSettings(pool_bytes=settings.limits.pool_bytes)
+        self._replica = Replica(
+            settings.node_id, self._membership, key.sign, key.verify, replication, rows=rows.stored()
+        )
+
+    async def run(self, listening: Callable[[int], object]) -> None:
+        """Run until cancelled; ``listening`` is called with the port when publishers may come.
+
+        Raises:
+            CardinalError: what waiting does not heal.
+
+        """
+        topics = await Conditions().answer(self._open_topics)
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(asyncio.to_thread, self._store.close)
+            writer = ClaimWriter(self._url, topics[0])
+            opened.push_async_callback(asyncio.to_thread, writer.close)
+            claims, markers = (LogReader(self._url, topic) for topic in topics)
+            for reader in (claims, markers):
+                opened.push_async_callback(reader.close)
+            agreement = Agreement(self._replica, self._rows, self._blocks, self._objects, writer)
+            async with _Tasks() as tasks:
+                tasks.start(agreement.run())
+                read = asyncio.Event()
+                tasks.start(agreement.read_claims(claims, read))
+                await tasks.until(read.wait())
+                await tasks.until(agreement.committed())
+                await self._serve(agreement, markers, tasks, listening)
+
+    async def _open_topics(self) -> tuple[str, str]:
+        """The claim log, which exists, and the topic of markers."""
+
+        def find() -> tuple[str, str]:
+            topics = ClusterTopics(self._url, self._app.default_topic)
+            return topics.check_claims(self._file.epoch), topics.ensure_promoted().name
+
+        return await asyncio.wrap_future(run_in_thread(find, "cardinal-ingest-topics"))
+
+    async def _serve(
+        self, agreement: Agreement, markers: LogReader, tasks: _Tasks, listening: Callable[[int], object]
+    ) -> None:
+        """Serve publishers and members, until a part of the node fails."""
+        settings, state = self._settings, self._replica.state
+        assert state is not None  # noqa: S101 - the log was read
+        promotion = Promotion(self._replica)
+        writer = PromotionWriter(
+            self._url, self._app, cluster=self._file.name, key=self._membership.stream.encode()
+        )
+        promoter = ClusterPromoter(agreement, promotion, writer, self._store, self._blocks, self._objects)
+        node = IngestNode(
+            self._store, self._blocks,
+            arbiter_settings(self._app, state.rules.start, forks=self._blocks.forks), lambda _: None,
+            limits=settings.limits, obstacle=self._obstacle, majority=agreement, agreed=self._rows.agreed(),
+        )  # fmt: skip
+        shelf = Shelf(self._store, self._objects)
+        for block in self._store.blocks():
+            if not block.promoted:
+                shelf.add(BlockId(block.number, block.hash))
+        agreement.acknowledged, agreement.stored, agreement.changed = node.acknowledge, shelf.add, promoter.changed
+        contexts = peer_contexts(settings.certificate, settings.key, settings.ca)
+        here = self._file.members[settings.node_id]
+        peers = Peers(
+            node, shelf,
+            replace(
+                settings.peers, listen=here.bodies_address, server_tls=contexts.server, client_tls=contexts.client,
+                peers=tuple(one.bodies_address for name, one in self._file.members.items() if name != settings.node_id),
+            ),
+        )  # fmt: skip
+        links = Links(
+            self._identity, agreement, here.link_address, server_tls=contexts.server, client_tls=contexts.client
+        )
+        agreement.connect(links)
+        node.refuse("the other members are not connected yet")
+        parts = Parts(node, self._store, promoter, peers)
+        with ExitStack() as served:
+            if settings.metrics is not None:
+                parts.serve_metrics(settings.metrics, served)
+            credentials = server_credentials(settings.certificate, settings.key, settings.ca)
+            for work in (links.run(), peers.run(), promoter.follow(markers), promoter.run(), node.run(), parts.report()):
+                tasks.start(work)
+            tasks.start(self._watch(node, links, agreement))
+            async with Listener(node, settings.listen, credentials) as listener:
+                LOG.info("publishers are served on port %d", listener.port)
+                listening(listener.port)
+                try:
+                    await tasks.until(asyncio.Event().wait())
+                finally:
+                    await node.close()
+
+    async def _watch(self, node: IngestNode, links: Links, agreement: Agreement) -> None:
+        """Send publishers elsewhere while this member has no majority."""
+        members, quorum = len(self._membership.members), self._membership.quorum
+        loop = asyncio.get_running_loop()
+        alone_since: float | None = float("-inf")
+        while True:
+            connected = 1 + len(links.connected)
+            if agreement.closed:
+                node.refuse("the epoch is closed")
+            elif connected >= quorum:
+                alone_since = None
+                node.refuse("")
+            else:
+                alone_since = loop.time() if alone_since is None else alone_since
+                if loop.time() - alone_since >= _ALONE_SECONDS:
+                    node.refuse(f"{connected} of {members} members are connected, a majority is {quorum}")
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _obstacle(self) -> str:
+        """Why no new block can be stored; empty where one can."""
+        limits, size = self._settings.limits, self._replica.pool.size
+        free = self._store.free_bytes()
+        if free < limits.reserve_bytes:
+            return f"the disk of the data folder has {free // MEBIBYTE} MiB left: blocks wait until it has more"
+        if size >= limits.pool_bytes:
+            return f"{size // MEBIBYTE} MiB of blocks are not agreed and on the topics: new ones wait"
+        return ""
+
+
+class _Tasks:
+    """Tasks of a member: the first one that fails ends it."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> _Tasks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run it in the background."""
+        self._running.add(asyncio.ensure_future(work))
+
+    async def until(self, work: Coroutine[None, None, object]) -> None:
+        """Wait for this, or for a task to fail."""
+        awaited = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((awaited, *self._running), return_when=asyncio.FIRST_COMPLETED)
+            for task in (*self._running, awaited):
+                if task.done():
+                    task.result()
+        finally:
+            awaited.cancel()
+
+
+def member_of(
+    url: str | TransportUrl,
+    app: Application,
+    settings: IngestSettings,
+    cluster: Path,
+    key: Path | None,
+    listening: Callable[[int], object],
+) -> Callable[[], Coroutine[None, None, None]]:
+    """The running of a member, until it is cancelled.
+
+    Arguments:
+        url: the stream's.
+        app: the application.
+        settings: the node's.
+        cluster: the file of its members.
+        key: the file of this one's secret key.
+        listening: called with the port when publishers may come.
+
+    Raises:
+        ConfigurationError: a setting that makes no member of this cluster.
+
+    """
+    found = load_cluster(cluster)
+    for warning in found.warnings:
+        LOG.warning("%s", warning)
+    if settings.node_id not in found.members:
+        raise ConfigurationError(
+            f"{settings.node_id} is no member in {cluster}: {nearest(settings.node_id, found.members)}", setting="node_id"
+        )
+    if key is None:
+        raise ConfigurationError(
+            f"set --key to the secret key of {settings.node_id}, of `cardinal cluster keygen`", setting="key"
+        )
+    if settings.peers.peers or settings.peers.listen is not None or settings.first is not None:
+        raise ConfigurationError(
+            f"leave --peers, --peer-listen and --first out with --cluster: {cluster} and its claim log have them",
+            setting="cluster",
+        )
+    secret = load_key(key)
+    if secret.public != found.members[settings.node_id].key:
+        raise ConfigurationError(f"{key} is not the key of {settings.node_id} in {cluster}", setting="key")
+    member = Member(find_url(url), app, settings, found, secret)
+    return partial(member.run, listening)
