@@ -1,6 +1,6 @@
 """Publisher process of tests: pushes a growing chain from a file, and prints what was acknowledged.
 
-    python pushing.py PORT FILE blob
+    python pushing.py PORT[,PORT] FILE blob
 
 The application is blob, or items, which has no forks. A line of the file is a block: number, hash, parent and content,
 in hex. The last line is the head; a block whose parent is not the line before begins another branch. The hash of each
@@ -20,7 +20,7 @@ from cardinal import Publisher
 from cardinal.apps import Application, blob, get, items
 from cardinal.apps.body import items_of
 from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.errors import NodeBehindError, UnreachableError
+from cardinal.errors import NodeBehindError, RefusedError, UnreachableError
 from cardinal.protocols.streams import Payload
 
 HELD_AT_START = 100
@@ -92,10 +92,10 @@ class Source:
         return new[::-1]
 
 
-def push(port: int, source: Source, app_name: str) -> None:
+def push(ports: list[str], source: Source, app_name: str) -> None:
     """Follow the source for ever: publish what is new on its head's branch."""
     app = get(app_name)
-    url = f"ingest://127.0.0.1:{port}"
+    url = "ingest://" + ",".join(f"127.0.0.1:{port}" for port in ports)
     with opened(url, app) as publisher:
         known: dict[int, bytes] = {}
         while True:
@@ -117,7 +117,7 @@ def opened(url: str, app: Application) -> Publisher:
     while True:
         try:
             return Publisher(url, app, publisher_id="pushing")
-        except UnreachableError:
+        except (RefusedError, UnreachableError):
             time.sleep(PAUSE_SECONDS)
 
 
@@ -128,4 +128,4 @@ def report(block_hash: bytes, done: Future[None]) -> None:
 
 
 if __name__ == "__main__":
-    push(int(sys.argv[1]), Source(Path(sys.argv[2])), sys.argv[3])
+    push(sys.argv[1].split(","), Source(Path(sys.argv[2])), sys.argv[3])
