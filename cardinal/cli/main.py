@@ -18,6 +18,7 @@ _SUMMARY_LENGTH: Final = 200
 
 _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
+    "cluster": "cardinal.cli.cluster:cluster",
     "demo": "cardinal.cli.demo:demo",
     "faults": "cardinal.cli.faults:faults",
     "ingest": "cardinal.cli.ingest:ingest",
