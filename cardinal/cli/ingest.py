@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -11,6 +13,7 @@ import click
 from cardinal import apps
 from cardinal.cli.common import config_option, metrics_option, stream
 from cardinal.cli.stopping import cancelled_when_told
+from cardinal.errors import ConfigurationError
 
 _PORT = 40840
 _File = click.Path(path_type=Path, dir_okay=False)
@@ -67,6 +70,8 @@ _File = click.Path(path_type=Path, dir_okay=False)
     show_default=True,
     help="With --peer-listen: blocks on the topics whose bodies are retained for other nodes.",
 )
+@click.option("--cluster", type=_File, help="Members of the cluster (TOML) with which this node agrees on every block.")
+@click.option("--key", type=_File, help="With --cluster: the secret key of this member, of `cardinal cluster keygen`.")
 @click.option("--cert-file", type=_File, help="Use TLS with this certificate chain (PEM), for publishers and peers.")
 @click.option("--key-file", type=_File, help="Private key (PEM), if it is not in --cert-file.")
 @click.option(
@@ -92,6 +97,8 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     peers: str | None,
     peer_listen: str | None,
     retain_blocks: int,
+    cluster: Path | None,
+    key: Path | None,
     cert_file: Path | None,
     key_file: Path | None,
     ca_file: Path | None,
@@ -111,9 +118,13 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     empty node fetches nothing before it has a first block: set --first, or connect a publisher. Peers are trusted as
     publishers are: use --ca-file outside a private network.
 
+    With --cluster this node is a member of a cluster: a block is acknowledged when a majority of the members has stored
+    it, all members agree on the order of blocks, and one of them puts each block on the topics.
+
     \b
     Example:
       cardinal ingest --node-id a --to kafka://localhost:9092 --data /var/lib/cardinal/a --app items
+      cardinal ingest --node-id a --to kafka://localhost:9092 --data ./a --cluster cluster.toml --key a.key
     """
     from cardinal.server.ingest.limits import MEBIBYTE, Limits  # noqa: PLC0415 - the extra of one command
     from cardinal.server.ingest.peers.settings import (  # noqa: PLC0415 - the extra of one command
@@ -134,10 +145,18 @@ def ingest(  # noqa: PLR0917 - click passes options by name
         node_id, listen, data, first, limits, cert_file, key_file, ca_file, metrics, chain, linking
     )
     url = stream(to_url, config)
+    if cluster is None:
+        if key is not None:
+            raise ConfigurationError("--key is of no use without --cluster: set both", setting="key")
+        running: Callable[[], Coroutine[None, None, None]] = partial(run_ingest, url, app, settings, _say)
+    else:
+        from cardinal.server.ingest.cluster.service import member_of  # noqa: PLC0415 - the extra of one command
+
+        running = member_of(url, app, settings, cluster, key, _say)
 
     async def run() -> None:
         with cancelled_when_told(), suppress(asyncio.CancelledError):
-            await run_ingest(url, app, settings, _say)
+            await running()
 
     asyncio.run(run())
 

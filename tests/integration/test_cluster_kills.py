@@ -1,4 +1,4 @@
-"""Kills of members, publishers and broker of a cluster: what a majority acknowledged is on the topics, each block once."""
+"""Kills of members, publishers and broker of a cluster: acknowledged blocks are on the topics, each once."""
 
 from __future__ import annotations
 

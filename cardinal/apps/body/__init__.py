@@ -26,7 +26,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("a block's body", "ingest") from error
 
-__all__ = ["Published", "digest", "frame", "items_of", "payload_of", "unframe"]
+__all__ = ["Published", "digest", "frame", "items_of", "payload_of", "unframe", "weight_of"]
 
 _MOST_WEIGHT_BYTES: Final = 64
 
@@ -97,6 +97,11 @@ def payload_of(items: Sequence[bytes]) -> Published:
             "is of another content"
         )
     return Published(payload, header.chain_id)
+
+
+def weight_of(header: bytes) -> int:
+    """The weight that a verified block's first item names."""
+    return int.from_bytes(wire.Item.FromString(header).header.weight, "big")
 
 
 def frame(items: Sequence[bytes]) -> bytes:

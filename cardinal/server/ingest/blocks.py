@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from cardinal.apps import items as opaque
-from cardinal.apps.body import payload_of, unframe
+from cardinal.apps.body import payload_of, unframe, weight_of
 from cardinal.errors import ApplicationError, ConfigurationError, LocalProtocolError
 from cardinal.protocols.publish import read_set
 from cardinal.protocols.streams import split
@@ -35,6 +35,10 @@ class Blocks(Protocol):
         """What goes to the topics of a stored body."""
         ...
 
+    def weight(self, number: int, body: bytes) -> int:
+        """The weight of a verified block."""
+        ...
+
 
 class OpaqueBlocks:
     """Blocks of the application items: numbers, and items that mean something to others only."""
@@ -48,6 +52,11 @@ class OpaqueBlocks:
     def payload(self, number: int, body: bytes) -> Payload:
         """Each item as it came."""
         return opaque.payload(opaque.Block(number, unframe(body)))
+
+    def weight(self, number: int, body: bytes) -> int:
+        """Its number: there is one chain."""
+        del body
+        return number
 
 
 class PayloadBlocks:
@@ -80,6 +89,11 @@ class PayloadBlocks:
         """The payload that the publisher wrote."""
         del number
         return payload_of(unframe(body)).payload
+
+    def weight(self, number: int, body: bytes) -> int:
+        """The weight in its header."""
+        del number
+        return weight_of(unframe(body)[0])
 
 
 class EvmBlocks(PayloadBlocks):

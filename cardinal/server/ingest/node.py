@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from cardinal.apps.body import frame
 from cardinal.errors import ApplicationError, RemoteProtocolError, StoreError, VerifierError
@@ -61,6 +61,23 @@ Deliver = Callable[[bytes | None], object]
 """Sends a response to a publisher; None ends its stream."""
 
 
+class Majority(Protocol):
+    """The other members of a cluster: a block is acknowledged when a majority of the members has stored it."""
+
+    @property
+    def floor(self) -> int:
+        """The highest number of which no block can be agreed any more; -1 while there is none."""
+        ...
+
+    def lacks(self, block: BlockId) -> bool:
+        """True for a block that is to be fetched."""
+        ...
+
+    async def store(self, block: BlockId, parent: BlockId, body: bytes) -> None:
+        """Store a verified block; returns when it is durable here."""
+        ...
+
+
 class _Stream(NamedTuple):
     """A publisher's stream."""
 
@@ -93,6 +110,8 @@ class IngestNode:
         now: a monotonic clock.
         limits: of memory and publishers.
         obstacle: why no new block can be stored; empty where one can.
+        majority: stores and acknowledges blocks in a cluster; None: the store does, alone.
+        agreed: blocks of a cluster from which a fork may begin, and their parents.
 
     Attributes:
         observe: called with the seconds from a block's last item to its acknowledgement.
@@ -111,8 +130,15 @@ class IngestNode:
         *,
         limits: Limits = Limits(),  # noqa: B008 - a value
         obstacle: Callable[[], str] = str,
+        majority: Majority | None = None,
+        agreed: Iterable[tuple[BlockId, BlockId]] = (),
     ) -> None:
         self._limits = limits
+        self._majority = majority
+        self._attempts: dict[BlockId, int] = {}
+        """Attempts of blocks that wait for a majority."""
+        self.refuses = ""
+        """Why publishers are sent to another node; empty where they are served."""
         self._obstacle = obstacle
         self._store = store
         self._blocks = blocks
@@ -137,7 +163,7 @@ class IngestNode:
         """One block of peers is verified at a time: publishers' blocks have the other workers."""
         first = store.first()
         self._first = settings.first if first is None else first
-        self._arbiter = self._restored(settings)
+        self._arbiter = self._restored(settings) if majority is None else self._agreed(settings, dict(agreed))
 
     # --- publishers -------------------------------------------------------------------------------------------------
 
@@ -148,7 +174,7 @@ class IngestNode:
         self._carry_out(self._arbiter.connect(connection, identity, self._now()))
         if crowded:
             self._event("crowded", f"the publisher {identity} was sent away: {self._limits.publishers} are connected")
-        if crowded or self._closing:
+        if crowded or self._closing or self.refuses:
             status = Status.SUCCESS if self._closing else Status.ERROR
             self._carry_out(self._arbiter.end(connection, status, self._now()))
 
@@ -177,6 +203,16 @@ class IngestNode:
         stores = len(coming) < len(self._copies)
         return connection in coming and (stores or coming[connection] != min(coming.values()))
 
+    def refuse(self, reason: str) -> None:
+        """Send all publishers to another node; an empty reason ends that."""
+        if reason and not self.refuses:
+            self._event("refused", f"publishers are sent to other nodes: {reason}")
+            for connection in list(self._streams):
+                self._carry_out(self._arbiter.end(connection, Status.ERROR, self._now()))
+        elif self.refuses and not reason:
+            LOG.info("publishers are served")
+        self.refuses = reason
+
     def unread(self, connection: Hashable) -> None:
         """A publisher reads no responses: its stream is lost."""
         if connection in self._streams:
@@ -188,19 +224,19 @@ class IngestNode:
     @property
     def floor(self) -> int:
         """The highest number of which no block is accepted any more."""
-        return self._arbiter.floor
+        return self._arbiter.floor if self._majority is None else self._majority.floor
 
     def lacks(self, block: BlockId) -> bool:
         """Whether a block is not here, and could be used."""
-        return self._arbiter.lacks(block)
+        return self._arbiter.lacks(block) if self._majority is None else self._majority.lacks(block)
 
     def joins(self, block: BlockId, parent: BlockId) -> bool:
         """Whether a block would be acknowledged as soon as it is stored."""
-        return self._arbiter.joins(block, parent)
+        return self._majority is not None or self._arbiter.joins(block, parent)
 
     def unlinked(self, block: BlockId) -> bool:
         """Whether a stored block waits for an ancestor."""
-        return self._arbiter.unlinked(block)
+        return self._majority is None and self._arbiter.unlinked(block)
 
     async def keep(self, block: BlockId, parent: BlockId, body: bytes) -> None:
         """A body came from a peer: verify it, store it, and acknowledge what follows.
@@ -215,7 +251,19 @@ class IngestNode:
                 await asyncio.to_thread(check_items, body)
             await self._verifier.verify(block, parent, body)
         await self._write(block, parent, body)
-        self._carry_out(self._arbiter.stored(block, parent.hash, self._now()))
+        if self._majority is None:
+            self._carry_out(self._arbiter.stored(block, parent.hash, self._now()))
+
+    def acknowledge(self, blocks: Iterable[tuple[BlockId, BlockId]]) -> None:
+        """A majority has stored these blocks, parents first; their parents beside them. Some come again."""
+        for block, parent in blocks:
+            self._first = block.number if self._first is None else self._first
+            attempt = self._attempts.pop(block, None)
+            if attempt is not None:
+                self._carry_out(self._arbiter.verified(block, attempt, self._now()))
+                self._carry_out(self._arbiter.persisted(block, attempt, self._now()))
+            elif self._arbiter.lacks(block):
+                self._carry_out(self._arbiter.stored(block, parent.hash, self._now()))
 
     def remove(self, block: BlockId) -> None:
         """Remove a block of a peer that the chain left behind, unlinked."""
@@ -291,6 +339,14 @@ class IngestNode:
                 arbiter.stored(BlockId(block.number, block.hash), block.parent, self._now())
         return arbiter
 
+    def _agreed(self, settings: ArbiterSettings, agreed: dict[BlockId, BlockId]) -> Arbiter:
+        """The arbiter of a cluster's member: of agreed blocks; a majority acknowledges others again."""
+        settings = replace(settings, first=self._first if settings.first is None else settings.first)
+        if self._blocks.forks:
+            return Arbiter(settings, {block: parent.hash for block, parent in agreed.items()}, self._now())
+        last = max((block.number for block in agreed), default=None)
+        return Arbiter(replace(settings, last_stored=last, reorg_threshold=None), now=self._now())
+
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -313,6 +369,7 @@ class IngestNode:
                     self._heard[block] = copy.heard
                     copy.work = asyncio.ensure_future(self._keep(block, attempt, copy))
                 case Discard(block, attempt):
+                    self._attempts.pop(block, None)
                     self._heard.pop(block, None)
                     discarded = self._copies.pop((block, attempt), None)
                     if discarded is not None and discarded.work is None:
@@ -358,6 +415,8 @@ class IngestNode:
             body = await asyncio.to_thread(b"".join, copy.framed)
             copy.framed.clear()
             await self._verifier.verify(block, copy.parent, body)
+            if self._majority is not None:
+                self._attempts[block] = attempt
             await self._write(block, copy.parent, body)
         except ApplicationError as error:
             LOG.warning("block %d of a publisher was refused: %s", block.number, error)
@@ -375,15 +434,20 @@ class IngestNode:
             known = copy.identity in self.first_copies or len(self.first_copies) < _NAMES_MOST
             self.first_copies[copy.identity if known else "others"] += 1
         if why is not None:
+            self._attempts.pop(block, None)
             self._carry_out(self._arbiter.failed(block, attempt, why, self._now()))
             return
-        self._carry_out(self._arbiter.verified(block, attempt, self._now()))
-        self._carry_out(self._arbiter.persisted(block, attempt, self._now()))
+        if self._majority is None:
+            self._carry_out(self._arbiter.verified(block, attempt, self._now()))
+            self._carry_out(self._arbiter.persisted(block, attempt, self._now()))
 
     async def _write(self, block: BlockId, parent: BlockId, body: bytes) -> None:
         """Store a body; where that fails, nothing is accepted until the store can be written again."""
         first = block.number if self._first is None else self._first
         try:
+            if self._majority is not None:
+                await self._majority.store(block, parent, body)
+                return
             await asyncio.wrap_future(self._store.add(block.number, block.hash, parent.hash, body, first))
         except StoreError as error:
             LOG.error("%s", error)  # noqa: TRY400 - the sentence says it all

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from cardinal._concurrency import new_future
 from cardinal.errors import CardinalError
@@ -33,7 +33,35 @@ if TYPE_CHECKING:
 
 _TOGETHER: Final = 32
 """Blocks that are in flight: the next ones are read and sent while a transaction commits."""
-_STUCK_SECONDS: Final = 60.0
+STUCK_SECONDS: Final = 60.0
+
+
+class Promoting(Protocol):
+    """Numbers of a promoter.
+
+    Attributes:
+        promoted: blocks that it put on the topics.
+        last: the number of the newest of them; None while there is none.
+
+    """
+
+    promoted: int
+    last: int | None
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that are not on the topics."""
+        ...
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the oldest of them has waited."""
+        ...
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing is promoted; empty where something is, or could be."""
+        ...
 
 
 class Promoter:
@@ -115,7 +143,7 @@ class Promoter:
     def waits_for(self) -> str:
         """Why nothing is promoted; empty where something is, or could be."""
         stuck = min(self.lag, self._clock() - self._progress)
-        if not self._conditions.waits_for and stuck >= _STUCK_SECONDS:
+        if not self._conditions.waits_for and stuck >= STUCK_SECONDS:
             return f"no block was put on the topics for {stuck:.0f} s"
         return self._conditions.waits_for
 

@@ -19,7 +19,7 @@ from cardinal.server.ingest.peers.objects import Objects
 from cardinal.server.ingest.peers.service import Peers
 from cardinal.server.ingest.peers.settings import PeerSettings
 from cardinal.server.ingest.peers.shelf import Shelf
-from cardinal.server.ingest.promoter import Promoter
+from cardinal.server.ingest.promoter import Promoter, Promoting
 from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import peer_contexts, server_credentials
 from cardinal.server.produce.connection import StreamConnection
@@ -76,10 +76,10 @@ class IngestSettings:
     peers: PeerSettings = field(default_factory=PeerSettings)
 
 
-class _Parts:
+class Parts:
     """The parts of a running node, and its status."""
 
-    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoter, peers: Peers) -> None:
+    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoting, peers: Peers) -> None:
         self.node = node
         self.store = store
         self.promoter = promoter
@@ -155,14 +155,14 @@ class _Parts:
             said, before = now, node.acknowledged
 
 
-def _arbiter_settings(app: Application, settings: IngestSettings, *, forks: bool) -> ArbiterSettings:
+def arbiter_settings(app: Application, first: int | None, *, forks: bool) -> ArbiterSettings:
     """The times of the application, and the node's first block."""
     block_time = _BLOCK_TIME.get(app.name, 2.0)
     return ArbiterSettings(
         block_time=block_time,
         idle_timeout=4 * block_time,
         block_timeout=16 * block_time,
-        first=settings.first,
+        first=first,
         reorg_threshold=app.reorg_threshold if forks else None,
         side_branches=_SIDE_BRANCHES,
     )
@@ -194,7 +194,7 @@ async def run_ingest(
     if found.scheme == "kafka":
         found = found.with_options({"transactional": "update"})
     blocks = blocks_of(app, settings.chain)
-    arbiting = _arbiter_settings(app, settings, forks=blocks.forks)
+    arbiting = arbiter_settings(app, settings.first, forks=blocks.forks)
     credentials = server_credentials(settings.certificate, settings.key, settings.ca)
     linking = _peer_settings(settings)
     store = BodyStore(settings.data, app.chain, retain=linking.retain)
@@ -211,7 +211,7 @@ async def run_ingest(
 
         node = IngestNode(store, blocks, arbiting, acknowledged, limits=settings.limits, obstacle=pool.obstacle)
         peers = Peers(node, shelf, linking)
-        parts = _Parts(node, store, promoter, peers)
+        parts = Parts(node, store, promoter, peers)
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, credentials) as listener:

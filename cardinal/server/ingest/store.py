@@ -15,7 +15,7 @@ import queue
 import shutil
 import sqlite3
 import threading
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import ConfigurationError, StoreError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    _Write: TypeAlias = Callable[[sqlite3.Connection], int]
+    Write: TypeAlias = Callable[[sqlite3.Connection], int]
 
 _NAME: Final = "ingest.sqlite"
 _SCHEMA: Final = 1
@@ -113,8 +113,8 @@ class BodyStore:
         ).fetchone()
         self._reusable = self._free_pages()
         self._reading = threading.Lock()
-        self._waiting: queue.SimpleQueue[tuple[_Write, Future[None]] | None] = queue.SimpleQueue()
-        self._writer = threading.Thread(target=self._write, name="cardinal-ingest-store", daemon=True)
+        self._waiting: queue.SimpleQueue[tuple[Write, Future[None]] | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._commit, name="cardinal-ingest-store", daemon=True)
         self._writer.start()
 
     # --- what is stored ---------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class BodyStore:
         """
         with self._reading:
             row = self._database.execute(
-                "SELECT body FROM blocks WHERE number = ? AND hash = ?", (_signed(number), block_hash)
+                "SELECT body FROM blocks WHERE number = ? AND hash = ?", (signed(number), block_hash)
             ).fetchone()
         if row is None or row[0] is None:
             raise StoreError(f"the store has no body of block {number}: it was changed by somebody else")
@@ -152,7 +152,7 @@ class BodyStore:
         with self._reading:
             row = self._database.execute(
                 "SELECT size FROM blocks WHERE number = ? AND hash = ? AND body IS NOT NULL",
-                (_signed(number), block_hash),
+                (signed(number), block_hash),
             ).fetchone()
         return None if row is None else int(row[0])
 
@@ -166,6 +166,11 @@ class BodyStore:
         """Bytes that can be stored: free on the disk, or in the file, which does not shrink."""
         return shutil.disk_usage(self._path.parent).free + self._reusable
 
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of a query."""
+        with self._reading:
+            return self._database.execute(sql).fetchall()
+
     # --- changes: a future each, which ends when the change is durable ------------------------------------------------
 
     def add(self, number: int, block_hash: bytes, parent: bytes, body: bytes, first: int) -> Future[None]:
@@ -175,11 +180,11 @@ class BodyStore:
             database.execute("INSERT OR IGNORE INTO meta VALUES ('first', ?)", (str(first),))
             added = database.execute(
                 "INSERT OR IGNORE INTO blocks (number, hash, parent, size, body) VALUES (?, ?, ?, ?, ?)",
-                (_signed(number), block_hash, parent, len(body), body),
+                (signed(number), block_hash, parent, len(body), body),
             )
             return added.rowcount * len(body)
 
-        return self._line_up(write)
+        return self.write(write)
 
     def promoted(self, number: int, block_hash: bytes) -> Future[None]:
         """A block is on the topics. Bodies that are not retained any more go."""
@@ -189,9 +194,9 @@ class BodyStore:
             sizes = database.execute(
                 f"UPDATE blocks SET promoted = 1, body = {body} WHERE number = ? AND hash = ? AND promoted = 0 "  # noqa: S608 - one of two words
                 "RETURNING size",
-                (_signed(number), block_hash),
+                (signed(number), block_hash),
             ).fetchall()
-            self._newest = max(self._newest, _signed(number))
+            self._newest = max(self._newest, signed(number))
             going = database.execute(
                 "SELECT number, hash FROM blocks WHERE promoted = 1 AND body IS NOT NULL AND number <= ?",
                 (max(self._newest - self._retain, -_SIGN),),
@@ -200,11 +205,11 @@ class BodyStore:
                 unpinned = self.unpinned([(number % (2 * _SIGN), one) for number, one in going])
                 database.executemany(
                     "UPDATE blocks SET body = NULL WHERE number = ? AND hash = ?",
-                    [(_signed(number), one) for number, one in unpinned],
+                    [(signed(number), one) for number, one in unpinned],
                 )
             return -sum(int(size) for (size,) in sizes)
 
-        return self._line_up(write)
+        return self.write(write)
 
     def remove(self, number: int, block_hash: bytes) -> Future[None]:
         """Remove a block that will never be on the topics: its chain left it behind."""
@@ -212,20 +217,20 @@ class BodyStore:
         def write(database: sqlite3.Connection) -> int:
             sizes = database.execute(
                 "DELETE FROM blocks WHERE number = ? AND hash = ? AND promoted = 0 RETURNING size",
-                (_signed(number), block_hash),
+                (signed(number), block_hash),
             ).fetchall()
             return -sum(int(size) for (size,) in sizes)
 
-        return self._line_up(write)
+        return self.write(write)
 
     def forget(self, below: int) -> Future[None]:
         """Blocks below a number that are on the topics are forgotten."""
 
         def write(database: sqlite3.Connection) -> int:
-            database.execute("DELETE FROM blocks WHERE promoted = 1 AND number < ? AND number >= 0", (_signed(below),))
+            database.execute("DELETE FROM blocks WHERE promoted = 1 AND number < ? AND number >= 0", (signed(below),))
             return 0
 
-        return self._line_up(write)
+        return self.write(write)
 
     def check(self) -> Future[None]:
         """Write a little, to see whether the disk can be written again."""
@@ -234,7 +239,7 @@ class BodyStore:
             database.execute("INSERT OR REPLACE INTO meta VALUES ('checked', randomblob(16))")
             return 0
 
-        return self._line_up(write)
+        return self.write(write)
 
     def close(self) -> None:
         """Finish what waits, and release the file. May be called twice."""
@@ -243,14 +248,15 @@ class BodyStore:
             self._writer.join()
             self._database.close()
 
-    # --- inside -------------------------------------------------------------------------------------------------------
-
-    def _line_up(self, write: _Write) -> Future[None]:
+    def write(self, write: Write) -> Future[None]:
+        """Make a change in the next transaction; ``write`` returns by how much the pool grew."""
         future = new_future()
         self._waiting.put((write, future))
         return future
 
-    def _write(self) -> None:
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
         """Commit what waits, until the store is closed."""
         last = False
         while not last:
@@ -282,6 +288,6 @@ class BodyStore:
         return int(pages) * int(size)
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
     """SQLite's integers have a sign; numbers of blocks have 64 bits without one."""
     return number - 2 * _SIGN if number >= _SIGN else number

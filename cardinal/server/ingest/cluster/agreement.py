@@ -30,7 +30,6 @@ from cardinal.protocols.replication import (
     Append,
     Block,
     Broadcast,
-    CheckpointRead,
     ClaimRefused,
     Denial,
     Denied,
@@ -41,7 +40,6 @@ from cardinal.protocols.replication import (
     Send,
     StateDivergence,
     Step,
-    Want,
     decode,
     encode,
 )
@@ -238,13 +236,10 @@ class Agreement:
         start = log.position.offset
         bounds = await reader.open(max(start - 1, 0))
         if isinstance(bounds, OutOfRange):
-            log.confirm(bounds.bounds.end, None)
-            raise ClaimLogDivergedError(
-                f"the claim log was trimmed up to {bounds.bounds.begin}, and this member has read {start} records: "
-                "remove its data folder",
-                offset=start,
-            )
-        log.confirm(bounds.end, None)
+            bounds = bounds.bounds
+            log.confirm(bounds.begin, bounds.end, None)
+            await reader.open(bounds.begin)
+        log.confirm(bounds.begin, bounds.end, None)
         if bounds.end == 0:
             raise ConfigurationError("the claim log is empty: run cardinal cluster init", setting="cluster")
         while True:
@@ -258,7 +253,7 @@ class Agreement:
                 )
             for record in records:
                 if record.offset < start:
-                    log.confirm(bounds.end, record.value)
+                    log.confirm(bounds.begin, bounds.end, record.value)
                 else:
                     self.take(self.replica.read(record.offset, record.value, self._loop.time()))
 
@@ -358,8 +353,16 @@ class Agreement:
                 self._append(record)
             case Denied(ref, reason):
                 self._deny(ref, reason)
+            case _:
+                self._report(action)
+
+    def _report(self, action: Action) -> None:
+        """Log and count what concerns an operator."""
+        match action:
             case Divergence(ref, _, _, by):
-                self._event("divergence", f"block {ref.number} has other content at {by or 'a majority of the members'}")
+                self._event(
+                    "divergence", f"block {ref.number} has other content at {by or 'a majority of the members'}"
+                )
             case StateDivergence(peer, num):
                 self._event("state_divergence", f"{peer} has another state before batch {num}: the next claim decides")
             case ClaimRefused(offset, refusal):
@@ -367,8 +370,8 @@ class Agreement:
                 LOG.debug("the claim at offset %d counts for nothing: %s", offset, refusal)
             case EpochClosed(num):
                 self.closed = True
-                self._event("epoch_closed", f"the epoch was closed after batch {num}: start this node with the next one")
-            case Acknowledged() | Agreed() | Want() | CheckpointRead():
+                self._event("epoch_closed", f"the epoch ended with batch {num}: start this node with the next one")
+            case _:  # Acknowledged, Agreed, Want, CheckpointRead: the replica's state has it
                 pass
 
     def _deny(self, ref: Ref, reason: Denial) -> None:

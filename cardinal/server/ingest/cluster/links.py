@@ -210,7 +210,7 @@ class Links:
                 case _:
                     raise AssertionError(effect)
 
-    # --- connections that peers open ------------------------------------------------------------------------------------
+    # --- connections that peers open --------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -224,8 +224,8 @@ class Links:
             self._act_all(self._acceptor.accept(name, os.urandom(_NONCE_BYTES), self._now()))
             while name in self._acceptor.links and (data := await reader.read(_READ_BYTES)):
                 self._act_all(self._acceptor.receive(name, data, self._now()))
-                while (link := self._acceptor.links.get(name)) is not None and link.is_paused:
-                    await asyncio.sleep(_TICK_SECONDS)
+                while (link := self._acceptor.links.get(name)) is not None and link.is_paused:  # noqa: ASYNC110
+                    await asyncio.sleep(_TICK_SECONDS)  # until steps are committed
         except OSError as error:
             detail = str(error)
         except asyncio.CancelledError:
@@ -281,7 +281,9 @@ class Links:
         elif change.reason is not None:
             self.ended[change.reason] += 1
             level = "info" if change.reason in _QUIET else "warning"
-            getattr(LOG, level)("the link %s %s ended (%s): %s", way, peer, change.reason, change.detail or "no details")
+            getattr(LOG, level)(
+                "the link %s %s ended (%s): %s", way, peer, change.reason, change.detail or "no details"
+            )
 
 
 def _host_port(address: str) -> tuple[str, int]:

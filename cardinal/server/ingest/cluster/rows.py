@@ -46,10 +46,13 @@ if TYPE_CHECKING:
     from cardinal.server.ingest.store import BodyStore
 
 _TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS facts (hash BLOB PRIMARY KEY, number INTEGER NOT NULL, parent BLOB NOT NULL, "
-    "weight BLOB NOT NULL, content BLOB NOT NULL, size INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS candidates (batch BLOB PRIMARY KEY, num INTEGER NOT NULL, header BLOB NOT NULL, "
-    "signature BLOB NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE IF NOT EXISTS facts (
+        hash BLOB PRIMARY KEY, number INTEGER NOT NULL, parent BLOB NOT NULL, weight BLOB NOT NULL,
+        content BLOB NOT NULL, size INTEGER NOT NULL
+    ) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS candidates (
+        batch BLOB PRIMARY KEY, num INTEGER NOT NULL, header BLOB NOT NULL, signature BLOB NOT NULL
+    ) WITHOUT ROWID""",
     "CREATE TABLE IF NOT EXISTS winners (num INTEGER PRIMARY KEY, header BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS replica (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
 )
@@ -262,6 +265,6 @@ def _read(value: bytes) -> Any:  # noqa: ANN401 - as it was written here
         return cbor.load(value)
     except ViolationError as error:
         raise ConfigurationError(
-            f"the data folder was changed by somebody else ({error.reason}): remove it, and the node fetches what it lacks",
+            f"the data folder was changed by somebody else ({error.reason}): remove it, and start the node again",
             setting="data",
         ) from None

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from cardinal._concurrency import run_in_thread
 from cardinal.config.options import nearest
@@ -14,13 +14,14 @@ from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.mesh import Identity
 from cardinal.protocols.publish import BlockId
-from cardinal.protocols.replication import Promotion, Replica, ReplicationSettings
+from cardinal.protocols.replication import NO_HASH, Epoch, Promotion, Replica, ReplicationSettings, decode_record
 from cardinal.server.ingest.blocks import blocks_of
 from cardinal.server.ingest.cluster.agreement import LOG, Agreement
 from cardinal.server.ingest.cluster.claims import ClaimWriter
 from cardinal.server.ingest.cluster.config import load_cluster
 from cardinal.server.ingest.cluster.keys import load_key
 from cardinal.server.ingest.cluster.links import Links
+from cardinal.server.ingest.cluster.log_state import read_first
 from cardinal.server.ingest.cluster.promoter import ClusterPromoter
 from cardinal.server.ingest.cluster.promoting import PromotionWriter
 from cardinal.server.ingest.cluster.reading import LogReader
@@ -90,7 +91,7 @@ class Member:
             CardinalError: what waiting does not heal.
 
         """
-        topics = await Conditions().answer(self._open_topics)
+        topics, previous = await Conditions().answer(self._open_topics)
         async with AsyncExitStack() as opened:
             opened.push_async_callback(asyncio.to_thread, self._store.close)
             writer = ClaimWriter(self._url, topics[0])
@@ -105,27 +106,33 @@ class Member:
                 tasks.start(agreement.read_claims(claims, read))
                 await tasks.until(read.wait())
                 await tasks.until(agreement.committed())
-                await self._serve(agreement, markers, tasks, listening)
+                await self._serve(agreement, Promotion(self._replica, previous), markers, tasks, listening)
 
-    async def _open_topics(self) -> tuple[str, str]:
-        """The claim log, which exists, and the topic of markers."""
+    async def _open_topics(self) -> tuple[tuple[str, str], bytes]:
+        """The claim log, which exists, the topic of markers, and the cluster of the epoch before."""
 
-        def find() -> tuple[str, str]:
+        def find() -> tuple[tuple[str, str], bytes]:
             topics = ClusterTopics(self._url, self._app.default_topic)
-            return topics.check_claims(self._file.epoch), topics.ensure_promoted().name
+            claims = topics.check_claims(self._file.epoch)
+            first = read_first(self._url, claims)
+            record = None if first is None else decode_record(first)
+            previous = record.previous if isinstance(record, Epoch) else NO_HASH
+            return (claims, topics.ensure_promoted().name), previous
 
         return await asyncio.wrap_future(run_in_thread(find, "cardinal-ingest-topics"))
 
     async def _serve(
-        self, agreement: Agreement, markers: LogReader, tasks: _Tasks, listening: Callable[[int], object]
+        self,
+        agreement: Agreement,
+        promotion: Promotion,
+        markers: LogReader,
+        tasks: _Tasks,
+        listening: Callable[[int], object],
     ) -> None:
         """Serve publishers and members, until a part of the node fails."""
         settings, state = self._settings, self._replica.state
         assert state is not None  # noqa: S101 - the log was read
-        promotion = Promotion(self._replica)
-        writer = PromotionWriter(
-            self._url, self._app, cluster=self._file.name, key=self._membership.stream.encode()
-        )
+        writer = PromotionWriter(self._url, self._app, cluster=self._file.name, key=self._membership.stream.encode())
         promoter = ClusterPromoter(agreement, promotion, writer, self._store, self._blocks, self._objects)
         node = IngestNode(
             self._store, self._blocks,
@@ -156,7 +163,14 @@ class Member:
             if settings.metrics is not None:
                 parts.serve_metrics(settings.metrics, served)
             credentials = server_credentials(settings.certificate, settings.key, settings.ca)
-            for work in (links.run(), peers.run(), promoter.follow(markers), promoter.run(), node.run(), parts.report()):
+            for work in (
+                links.run(),
+                peers.run(),
+                promoter.follow(markers),
+                promoter.run(),
+                node.run(),
+                parts.report(),
+            ):
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
             async with Listener(node, settings.listen, credentials) as listener:
@@ -202,7 +216,7 @@ class _Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> _Tasks:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -226,7 +240,7 @@ class _Tasks:
             awaited.cancel()
 
 
-def member_of(
+def member_of(  # noqa: PLR0917 - the parts of a command line
     url: str | TransportUrl,
     app: Application,
     settings: IngestSettings,
@@ -253,7 +267,8 @@ def member_of(
         LOG.warning("%s", warning)
     if settings.node_id not in found.members:
         raise ConfigurationError(
-            f"{settings.node_id} is no member in {cluster}: {nearest(settings.node_id, found.members)}", setting="node_id"
+            f"{settings.node_id} is no member in {cluster}: {nearest(settings.node_id, found.members)}",
+            setting="node_id",
         )
     if key is None:
         raise ConfigurationError(
