@@ -182,6 +182,11 @@ class Replica:
         """Blocks of agreed batches whose bodies are missing."""
         return [Ref(item.number, item.hash) for item in self._wanted.values()]
 
+    @property
+    def unagreed(self) -> int:
+        """Number of acknowledged blocks that no batch has."""
+        return len(self._observers.acknowledged)
+
     def needs(self, ref: Ref) -> bool:
         """The body is to be fetched: it is not stored, and may still be agreed or must be promoted."""
         if ref.hash in self._wanted:

@@ -45,18 +45,39 @@ class IngestStatus:
     events_total: Annotated[Mapping[str, int], "Events that concern an operator.", "event"]
 
 
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """Numbers of a cluster's member at one moment, as :class:`IngestStatus`."""
+
+    leader: Annotated[Mapping[str, int], "1 for the member that leads, as this one sees it.", "member"]
+    agreed_batch: Annotated[int, "Last agreed batch that this member has read."]
+    agreed_block: Annotated[int, "Highest agreed block."]
+    promoted_batch: Annotated[int, "Batch of the last marker that this member has read."]
+    acknowledged_block: Annotated[int | None, "Highest block that a majority has stored; absent while there is none."]
+    unagreed_blocks: Annotated[int, "Acknowledged blocks that no batch has."]
+    missing_bodies: Annotated[int, "Agreed blocks whose bodies this member lacks."]
+    peers_connected: Annotated[int, "Members with which messages pass both ways."]
+    peers_suspected: Annotated[int, "Members of which a link makes no progress."]
+    promoter: Annotated[int, "1 while this member puts blocks on the topics."]
+    claim_offset: Annotated[int, "Records of the claim log that this member has read."]
+    claims_total: Annotated[int, "Records that this member appended to the claim log."]
+    pending: Annotated[Mapping[str, int], "1 for each reason why blocks wait.", "reason"]
+    links_ended_total: Annotated[Mapping[str, int], "Ends of links, by their reason.", "reason"]
+    agreement_events_total: Annotated[Mapping[str, int], "Divergences, refused claims and the like.", "event"]
+
+
 class IngestMetrics(Collector):
     """Metrics of one node.
 
     Arguments:
-        status: takes the numbers; called on the thread of the scrape.
+        status: takes the numbers, and those of a cluster's member, if it is one; called on the thread of the scrape.
 
     Attributes:
         registry: all metrics, and those of the process.
 
     """
 
-    def __init__(self, status: Callable[[], IngestStatus]) -> None:
+    def __init__(self, status: Callable[[], tuple[IngestStatus, MemberStatus | None]]) -> None:
         self._status = status
         self.registry = new_registry()
         self._latency = Histogram(
@@ -77,15 +98,22 @@ class IngestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All numbers."""
-        status = self._status()
-        for name, hint in get_type_hints(IngestStatus, include_extras=True).items():
-            value = getattr(status, name)
-            text, *labels = hint.__metadata__
-            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            if labels:
-                counts = family(_PREFIX + name, text, labels=labels)
-                for label, number in value.items():
-                    counts.add_metric([label], number)
-                yield counts
-            elif value is not None:
-                yield family(_PREFIX + name, text, value=value)
+        status, member = self._status()
+        yield from _families(_PREFIX, status)
+        if member is not None:
+            yield from _families(f"{_PREFIX}cluster_", member)
+
+
+def _families(prefix: str, status: IngestStatus | MemberStatus) -> Iterator[Metric]:
+    """A metric for each number; one with a label for each that has names."""
+    for name, hint in get_type_hints(type(status), include_extras=True).items():
+        value = getattr(status, name)
+        text, *labels = hint.__metadata__
+        family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        if labels:
+            counts = family(prefix + name, text, labels=labels)
+            for label, number in value.items():
+                counts.add_metric([label], number)
+            yield counts
+        elif value is not None:
+            yield family(prefix + name, text, value=value)

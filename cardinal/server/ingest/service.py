@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.publish import BlockId
-    from cardinal.server.ingest.metrics import IngestStatus
+    from cardinal.server.ingest.metrics import IngestStatus, MemberStatus
     from cardinal.transports import TransportUrl
 
 LOG: Final = logging.getLogger("cardinal.ingest")
@@ -77,9 +77,17 @@ class IngestSettings:
 
 
 class Parts:
-    """The parts of a running node, and its status."""
+    """The parts of a running node, and its status; ``member``: that of a cluster's member."""
 
-    def __init__(self, node: IngestNode, store: BodyStore, promoter: Promoting, peers: Peers) -> None:
+    def __init__(
+        self,
+        node: IngestNode,
+        store: BodyStore,
+        promoter: Promoting,
+        peers: Peers,
+        member: Callable[[], MemberStatus | None] = lambda: None,
+    ) -> None:
+        self._member = member
         self.node = node
         self.store = store
         self.promoter = promoter
@@ -88,7 +96,7 @@ class Parts:
     @property
     def waits_for(self) -> str:
         """Why blocks are not accepted, or not put on the topics; empty where they are."""
-        return "; ".join(filter(None, (self.node.waits_for, self.promoter.waits_for)))
+        return "; ".join(filter(None, (self.node.refuses, self.node.waits_for, self.promoter.waits_for)))
 
     def serve_metrics(self, address: str, opened: ExitStack) -> None:
         """Serve metrics and health; the status is taken on the event loop."""
@@ -97,8 +105,8 @@ class Parts:
 
         loop = asyncio.get_running_loop()
 
-        async def status() -> IngestStatus:
-            return self.status()
+        async def status() -> tuple[IngestStatus, MemberStatus | None]:
+            return self.status(), self._member()
 
         metrics = IngestMetrics(lambda: asyncio.run_coroutine_threadsafe(status(), loop).result(_SCRAPE_SECONDS))
         self.node.observe = metrics.acknowledged

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cardinal.config.url import TransportUrl
     from cardinal.server.ingest.cluster.config import ClusterFile
     from cardinal.server.ingest.cluster.keys import SecretKey
+    from cardinal.server.ingest.metrics import MemberStatus
     from cardinal.server.ingest.service import IngestSettings
 
 _ALONE_SECONDS: Final = 10.0
@@ -158,7 +159,7 @@ class Member:
         )
         agreement.connect(links)
         node.refuse("the other members are not connected yet")
-        parts = Parts(node, self._store, promoter, peers)
+        parts = Parts(node, self._store, promoter, peers, partial(self._status, node, agreement, links, promoter))
         with ExitStack() as served:
             if settings.metrics is not None:
                 parts.serve_metrics(settings.metrics, served)
@@ -180,6 +181,36 @@ class Member:
                     await tasks.until(asyncio.Event().wait())
                 finally:
                     await node.close()
+
+    def _status(
+        self, node: IngestNode, agreement: Agreement, links: Links, promoter: ClusterPromoter
+    ) -> MemberStatus | None:
+        """The numbers of this moment."""
+        from cardinal.server.ingest.metrics import MemberStatus  # noqa: PLC0415 - an extra of its own
+
+        replica, state = self._replica, self._replica.state
+        if state is None:
+            return None
+        missing = replica.wanted
+        reasons = (node.refuses, self._obstacle(), promoter.waits_for, promoter.failure)
+        bodies = (f"the body of block {ref.number}, which is agreed, is missing here" for ref in missing[:1])
+        return MemberStatus(
+            leader={replica.leader or "": 1},
+            agreed_batch=state.num,
+            agreed_block=state.highest,
+            promoted_batch=replica.promoted[0],
+            acknowledged_block=node.last,
+            unagreed_blocks=replica.unagreed,
+            missing_bodies=len(missing),
+            peers_connected=len(links.connected),
+            peers_suspected=len(links.suspected),
+            promoter=int(promoter.promotion.active),
+            claim_offset=replica.log.position.offset,
+            claims_total=agreement.claims,
+            pending=dict.fromkeys(filter(None, (*reasons, *bodies)), 1),
+            links_ended_total=dict(links.ended),
+            agreement_events_total=dict(agreement.events),
+        )
 
     async def _watch(self, node: IngestNode, links: Links, agreement: Agreement) -> None:
         """Send publishers elsewhere while this member has no majority."""
