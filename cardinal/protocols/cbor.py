@@ -205,6 +205,7 @@ class Reader:
 # --- values ------------------------------------------------------------------------------------------------
 
 TEXT: Final = 3
+_MAJORS: Final = frozenset({UNSIGNED, BYTE_STRING, TEXT, ARRAY})
 Value: TypeAlias = "int | bytes | str | Sequence[Value]"
 """A value of frames and records: unsigned integers, byte strings, text, definite arrays of these."""
 
@@ -236,38 +237,41 @@ def load(data: bytes, depth: int = 4) -> Value:
 
 
 def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
-    major, argument, at = _head(data, at)
+    """The value that begins at a place, and its end."""
+    if at == len(data):
+        raise refused("the bytes end inside a value")
+    major, argument = data[at] >> 5, data[at] & 31
+    if major not in _MAJORS:
+        raise refused(f"major type {major}")
+    at += 1
+    if argument >= _DIRECT:
+        argument, at = _wide(data, at, argument)
     if major == UNSIGNED:
         return argument, at
     if argument > len(data) - at:  # every item of an array takes a byte
         raise refused("the bytes end inside a value")
-    if major == ARRAY:
-        if depth == 0:
-            raise refused("arrays are too deep")
-        items: list[Value] = []
-        for _ in range(argument):
-            item, at = _value(data, at, depth - 1)
-            items.append(item)
-        return items, at
-    end = at + argument
     if major == BYTE_STRING:
-        return data[at:end], end
+        return data[at : at + argument], at + argument
+    if major == TEXT:
+        return _text(data[at : at + argument]), at + argument
+    if depth == 0:
+        raise refused("arrays are too deep")
+    items: list[Value] = []
+    for _ in range(argument):
+        item, at = _value(data, at, depth - 1)
+        items.append(item)
+    return items, at
+
+
+def _text(data: bytes) -> str:
     try:
-        return data[at:end].decode(), end
+        return data.decode()
     except UnicodeDecodeError as error:
         raise refused("text is not UTF-8") from error
 
 
-def _head(data: bytes, at: int) -> tuple[int, int, int]:
-    """Major type, argument and end of a head in its shortest form."""
-    if at == len(data):
-        raise refused("the bytes end inside a value")
-    major, info = divmod(data[at], 32)
-    if major not in (UNSIGNED, BYTE_STRING, TEXT, ARRAY):
-        raise refused(f"major type {major}")
-    at += 1
-    if info < _DIRECT:
-        return major, info, at
+def _wide(data: bytes, at: int, info: int) -> tuple[int, int]:
+    """An argument outside its initial byte, and its end."""
     width = _WIDTHS.get(info)
     if width is None:
         raise refused(f"additional information {info}")
@@ -277,4 +281,4 @@ def _head(data: bytes, at: int) -> tuple[int, int, int]:
     argument = int.from_bytes(data[at:end], "big")
     if argument < _LEAST[info]:
         raise refused("a head that is not the shortest")
-    return major, argument, end
+    return argument, end
