@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from test_replication_schedules import late_ends, slow_links
 
 from cardinal.protocols.replication import Block, Header, Refusal, State
 from cardinal.protocols.replication.pool import Pool
+from cluster_scenes import late_ends, slow_links
 from model.__main__ import main
 from model.cluster_laws import Broken
 from model.cluster_schedule import run_cluster, run_seed
@@ -19,8 +19,8 @@ from model.cluster_world import Cluster
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(150)),
-        pytest.param(range(150, 6_150), marks=pytest.mark.slow),
+        pytest.param(range(60)),
+        pytest.param(range(60, 3_060), marks=pytest.mark.slow),
         pytest.param(range(1_000_000), marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
     ],
     ids=len,
@@ -52,13 +52,13 @@ def removed(request: pytest.FixtureRequest) -> bool:
 
 def test_marker_last(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
     monkeypatch.setattr(Cluster, "marker_first", removed)
-    found = broken_by(late_ends, range(40))
+    found = broken_by(late_ends, range(8))
     assert any("promoted and not on the topics" in line for line in found) is removed
 
 
 def test_no_producer_is_used_after_an_abort(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
     monkeypatch.setattr(Cluster, "reuse", removed)
-    found = broken_by(late_ends, range(40))
+    found = broken_by(late_ends, range(8))
     assert any("promoted and not on the topics" in line for line in found) is removed
 
 

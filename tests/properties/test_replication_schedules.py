@@ -29,33 +29,11 @@ from cardinal.protocols.replication import (
     saved_bytes,
     seal_header,
 )
+from cluster_scenes import agreed, grow, promoting, slow_links, started
 from model.cluster_node import Disk, Node, membership, signature
-from model.cluster_world import CALM, RULES, SETTINGS, Chaos, Cluster
+from model.cluster_world import CALM, RULES, Chaos, Cluster
 
-seeds = pytest.mark.parametrize("seed", range(6))
-
-
-def started(seed: int, size: int = 3, chaos: Chaos = CALM, **settings: float) -> Cluster:
-    """A cluster whose members are up and linked."""
-    cluster = Cluster(seed, size, chaos, replace(SETTINGS, **settings))  # type: ignore[arg-type]
-    for name in cluster.nodes:
-        cluster.boot(name)
-    cluster.after(0.2, cluster.push)
-    cluster.run(0.3 if chaos.latency[1] < 1 else 10.0)
-    return cluster
-
-
-def grow(cluster: Cluster, length: int, parent: Block | None = None, weight: int = 1) -> list[Block]:
-    """A chain of new blocks above another one."""
-    chain: list[Block] = []
-    for _ in range(length):
-        parent = cluster.publish(None if parent is None else parent.hash, weight)
-        chain.append(parent)
-    return chain
-
-
-def agreed(cluster: Cluster, *blocks: Block) -> bool:
-    return all(block.hash in cluster.laws.order for block in blocks)
+seeds = pytest.mark.parametrize("seed", range(3))
 
 
 def watched(cluster: Cluster, kind: type[Action]) -> list[tuple[str, Action]]:
@@ -94,17 +72,6 @@ def test_duel() -> None:
             of_number.setdefault(claim.header.num, set()).add(claim.claimer)
         duels += any(len(claimers) > 1 for claimers in of_number.values())
     assert duels
-
-
-def slow_links(seed: int, seconds: float = 900.0) -> Cluster:
-    """Links slower than every timer, for ever."""
-    cluster = started(seed, chaos=replace(CALM, latency=(1.5, 3.0), read=(1.0, 3.0), body=(1.0, 3.0)))
-    for _ in range(3):
-        last = max(cluster.laws.order, key=cluster.laws.order.__getitem__, default=None)
-        chain = grow(cluster, 3, None if last is None else cluster.blocks[last])
-        cluster.settle(seconds)
-        assert agreed(cluster, chain[-1])
-    return cluster
 
 
 @seeds
@@ -203,9 +170,8 @@ def test_reader_lags(seed: int) -> None:
     assert agreed(cluster, *chain)
 
 
-@seeds
-def test_kafka_away_a_day(seed: int) -> None:
-    cluster = started(seed, claim_timeout=300.0)
+def test_kafka_away_a_day() -> None:
+    cluster = started(0, claim_timeout=300.0)
     chain = grow(cluster, 3)
     cluster.settle()
     cluster.kafka.up = False
@@ -425,20 +391,6 @@ def test_a_block_of_the_leader_alone_is_agreed_under_it(seed: int) -> None:
 # --- promotion ------------------------------------------------------------------------------------------------------
 
 
-def promoting(seed: int, chaos: Chaos, size: int = 3, *, rounds: int = 4, **settings: float) -> Cluster:
-    cluster = started(seed, size, chaos, **settings)
-    return promote(cluster, rounds)
-
-
-def promote(cluster: Cluster, rounds: int) -> Cluster:
-    chain: list[Block] = []
-    for _ in range(rounds):
-        chain += grow(cluster, 4, chain[-1] if chain else None)
-        cluster.settle()
-    assert agreed(cluster, *chain)
-    return cluster
-
-
 @seeds
 def test_promoter_zombie(seed: int) -> None:
     cluster = started(seed)
@@ -466,11 +418,6 @@ def test_delayed_end_of_a_commit(seed: int) -> None:
 def test_delayed_end_of_an_abort(seed: int) -> None:
     cluster = promoting(seed, replace(CALM, abort=0.3, latency=(0.002, 0.05)))
     assert cluster.laws.stats["doubled"] == 0
-
-
-def late_ends(seed: int) -> Cluster:
-    """Transactions that fail, and ends that arrive in the midst of the next transaction."""
-    return promoting(seed, replace(CALM, abort=0.3, late=0.9, unclear=0.2, latency=(0.002, 0.05)), rounds=6)
 
 
 @seeds
