@@ -69,10 +69,10 @@ def fit(value: Value, shape: Shape) -> Any:  # noqa: ANN401 - the shape gives th
     if not isinstance(value, list):
         raise cbor.refused("not an array")
     if isinstance(shape, list):
-        return tuple(fit(item, shape[0]) for item in value)
+        return tuple([fit(item, shape[0]) for item in value])
     if len(value) != len(shape):
         raise cbor.refused(f"an array of {len(value)}, not {len(shape)}")
-    return tuple(map(fit, value, shape))
+    return tuple([part(item) if callable(part) else fit(item, part) for item, part in zip(value, shape, strict=True)])
 
 
 def uint(value: Value) -> int:
@@ -98,16 +98,16 @@ def octets(value: Value) -> bytes:
 
 def hash_(value: Value) -> bytes:
     """A hash, a key or a cluster: 32 bytes."""
-    if len(octets(value)) != HASH_SIZE:
+    if not isinstance(value, bytes) or len(value) != HASH_SIZE:
         raise cbor.refused(f"not {HASH_SIZE} bytes")
-    return octets(value)
+    return value
 
 
 def signature(value: Value) -> bytes:
     """A signature of 64 bytes."""
-    if len(octets(value)) != SIGNATURE_SIZE:
+    if not isinstance(value, bytes) or len(value) != SIGNATURE_SIZE:
         raise cbor.refused(f"not {SIGNATURE_SIZE} bytes")
-    return octets(value)
+    return value
 
 
 def weight(value: Value) -> int:
