@@ -53,8 +53,8 @@ _AGREED: Final = (8, 4)
 
 # --- shapes: what a decoded value must look like ------------------------------------------------------------------
 
-Shape: TypeAlias = "Callable[[Value], Any] | tuple[Shape, ...] | list[Shape]"
-"""A leaf; a tuple is an array of exactly these, a list an array of any number of the one."""
+Shape: TypeAlias = "tuple[Callable[[Value], Any] | Shape, ...] | list[Shape]"
+"""A tuple is an array of exactly these leaves and arrays, a list an array of any number of the one."""
 
 
 def fit(value: Value, shape: Shape) -> Any:  # noqa: ANN401 - the shape gives the type
@@ -64,8 +64,6 @@ def fit(value: Value, shape: Shape) -> Any:  # noqa: ANN401 - the shape gives th
         ViolationError: DecoderFailure; it has another shape.
 
     """
-    if callable(shape):
-        return shape(value)
     if not isinstance(value, list):
         raise cbor.refused("not an array")
     if isinstance(shape, list):

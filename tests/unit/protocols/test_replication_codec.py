@@ -33,6 +33,7 @@ HASH = b"\x07" * 32
         (6, ["eth"]),
         (1, "eth"),
         (1, ["eth"]),
+        (1, ["eth", 5]),
         (1, [b"eth", []]),
         (1, ["eth", [[1, HASH, HASH, b"\x01", HASH]]]),
         (1, ["eth", [[1, HASH, HASH, b"\x00\x01", HASH, 5]]]),

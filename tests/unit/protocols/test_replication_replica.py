@@ -159,6 +159,16 @@ def test_a_marker_that_does_not_rise_changes_nothing() -> None:
     assert it.marker(marker, 0.0) == Step((), ())
 
 
+def test_what_is_promoted_is_not_fetched() -> None:
+    it = replica("c", opened=False, retain_blocks=1)
+    marker = Marker(MEMBERS.cluster, STREAM, 1, 2, BATCH.hash, "a")
+    assert it.marker(marker, 0.0).rows == (PutPromoted(1, 2),)
+    it.read(0, FIRST, 0.0)
+    assert agree(it, BLOCKS).actions[-1] == Acknowledged(tuple(one.ref for one in BLOCKS))
+    assert it.wanted == []
+    assert DeleteWinner(1) in agree(it, chain("101a", "102a"), offset=2).rows
+
+
 def test_agreed_blocks_are_acknowledged_and_not_stored_again() -> None:
     it = replica("c")
     it.admit(BLOCKS, 0.0)
@@ -190,7 +200,9 @@ def test_a_full_pool_requests_what_it_refused_when_it_has_capacity() -> None:
     it.receive("a", observed(*BLOCKS, third), 0.0)
     it.admit([third], 0.0)
     assert Want((third.ref,)) in agree(it, BLOCKS).actions
-    assert not [action for action in agree(it, [third], offset=2).actions if action == Want(())]
+    fourth = block("103a", "102a")
+    it.admit([fourth], 0.0)
+    assert agree(it, [third], offset=2).actions[-1] == Want((third.ref,))
 
 
 def test_a_full_pool_takes_the_bodies_of_candidates_and_winners() -> None:
@@ -395,7 +407,7 @@ def test_answers_that_do_not_count() -> None:
 
 
 def test_a_round_without_a_result_and_the_same_result_again() -> None:
-    it = led(gather_grace=0.0, propose_retry=1.0)
+    it = led(gather_grace=0.0, propose_retry=1.0, turn_timeout=99.0, turn_timeout_most=99.0)
     assert it.receive("b", votes(), 0.0) == Step((), ())
     it.tick(1.0)
     step = it.receive("b", replace(votes(*BLOCKS), round=2), 1.0)
@@ -481,6 +493,9 @@ def test_signatures_are_bounded_and_cleared_with_a_session() -> None:
         it.receive("a", saved_by("a", batch(EMPTY, BLOCKS, num=num)), 0.0)
     it.receive("c", saved_by("c", BATCH), 0.0)
     assert it.tick(0.0).actions == ()
+    it.receive("a", saved_by("a", BATCH), 0.0)
+    it.begin("c", 0.0)
+    it.receive("c", saved_by("c", BATCH), 0.0)
     assert len(it._candidates._signatures) == 5
     it.begin("a", 0.0)
     assert len(it._candidates._signatures) == 1
