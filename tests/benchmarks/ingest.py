@@ -1,6 +1,6 @@
 """An ingest node beside the direct transactional producer: how long a block takes, how many, what of it is read.
 
-python tests/benchmarks/ingest.py [--quick] [latency] [throughput] [profile] [memory]
+python tests/benchmarks/ingest.py [--quick] [latency] [throughput] [profile] [memory] [diffusion]
 
 Without names it prints everything. Every figure of a table is from the same run on the same broker and disk; ratios
 carry over to other machines, times do not. The node is a process of its own, the publisher is this one.
@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 import grpc.aio
 from consuming import say
+from diffusion import of_diffusion
 
 from cardinal.apps import Application, get, items
 from cardinal.apps.body.body_pb2 import Header, Item, Proof
@@ -412,6 +413,7 @@ PARTS: Final[dict[str, Callable[..., None]]] = {
     "throughput": of_throughput,
     "profile": of_profile,
     "memory": of_memory,
+    "diffusion": of_diffusion,
 }
 
 

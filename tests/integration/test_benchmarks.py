@@ -33,6 +33,7 @@ INGEST = [
     r"  ingest, to ChainUpdates +[\d.]+ MB/s +\d+% of direct",
     *(rf" +{size} B: +[\d.]+ us an item in read_set" for size in (100, 1000, 10000)),
     r"resident memory of the node over [\d,]+ blocks",
+    *(rf"  diffusion, {legs} +[\d.]+ MB/s +\d+% of raw" for legs in ("memory to memory", "disk to disk")),
 ]
 
 
