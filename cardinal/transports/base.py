@@ -8,7 +8,7 @@ Rules for every transport:
    ``watermarks`` and ``offsets_for_time``: these query the server, may block, and may be called from any thread.
 4. Foreign exceptions are mapped to :mod:`cardinal.errors` at this border, without credentials.
 
-A transport derives from these classes: what only some transports can do has a default here.
+A transport derives from these classes: abilities that only some transports have get a default here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Capabilities:
     """Abilities of one opened source or sink, beyond those of every transport.
 
     Attributes:
-        transaction_seconds: of a sink: ``transact`` publishes atomically, and a transaction that was left open is
-            aborted after so many seconds; None: no transactions.
+        transaction_seconds: of a sink: ``transact`` publishes atomically, and the server aborts a transaction that was
+            left open for this long; None: no transactions.
         channels: of a sink: ``open_channel`` creates topics for reorgs deeper than the threshold.
-        records: of a sink: ``replay`` takes records as they were elsewhere.
+        records: of a sink: ``replay`` accepts records of another transport.
         polled: of a sink: acknowledgements are delivered sooner while a thread that waits for them calls ``serve``.
         foreign_clock: of a sink: a topic whose records carry the time of their producers' clocks; empty: the server's
-            clock stamps all of them, or nobody knows.
-        single_log: of a source: the records of all partitions come in the one order in which they were written. To
-            pause some gains nothing, and what comes between has to be read again.
+            clock stamps all records, or this is unknown.
+        single_log: of a source: the records of all partitions come in the one order in which they were written.
+            Pausing some gains nothing, and the records in between are read twice.
         log: of a source: the name of its log; offsets noted under the same name mean the same records. Empty: none.
 
     """
@@ -71,7 +71,7 @@ class Sink(Protocol):
         return _PLAIN
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse, before anything of a block is sent, what the transport does not carry.
+        """Refuse messages that the transport does not carry, before anything of a block is sent.
 
         Returns:
             The bytes of all keys and values.
@@ -90,14 +90,14 @@ class Sink(Protocol):
         Waits while too much is in flight; a seal alone never waits.
 
         Arguments:
-            block: messages in any number and of any topic of the stream, sent at once.
+            block: messages in any number and of any topic of the stream, sent immediately.
             seal: the block's Batch, sent with the header ``cardinal-sealed`` when all of ``block`` is
                 acknowledged. None where the caller will send it later, by ``send([], seal)``.
-            written: collects where the content was written, by a transport with offsets; goes into the seal's headers.
+            written: collects the offsets of the content, on a transport with offsets, for the seal's headers.
 
         Returns:
             A future that fails with :class:`~cardinal.errors.DeliveryError` where a message was not
-            acknowledged (the whole block may be sent again). Its callbacks run on a thread of the transport or
+            acknowledged (the complete block may be resent). Its callbacks run on a thread of the transport or
             on one that is sending: they must be quick, must not wait, and may call ``send([], seal)``.
 
         Raises:
@@ -107,7 +107,7 @@ class Sink(Protocol):
         ...
 
     def recent(self, limit: int) -> list[Record]:
-        """The newest records of the default topic, at most ``limit`` a partition, in order of their positions."""
+        """The newest records of the default topic, at most ``limit`` per partition, in order of their positions."""
         ...
 
     def flush(self, timeout: float) -> None:
@@ -115,15 +115,15 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush what is in flight, for a bounded time, and release the connection. May be called twice."""
+        """Flush for a bounded time, and release the connection. May be called twice."""
         ...
 
     def serve(self, seconds: float) -> None:
-        """Deliver acknowledgements on this thread; returns after the first, or after so long: ``polled``."""
+        """Deliver acknowledgements on this thread, until the first or a timeout: see ``Capabilities.polled``."""
         del seconds
 
     def open_channel(self, topic: str) -> None:
-        """Create a topic with one partition, unless it exists; from here on ``send`` takes messages for it.
+        """Create a topic with one partition, unless it exists; from now on ``send`` accepts messages for it.
 
         Raises:
             TopicError: it cannot be created, or exists with several partitions.
@@ -135,9 +135,9 @@ class Sink(Protocol):
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records in this order, with their keys, values and headers; no header is added.
 
-        ``cardinal-ranges`` is left out: it names offsets of elsewhere. The partition is that of the key, the offset is
-        the next one there. The time is kept where the transport keeps the times of records. The caller answers for
-        the sealing: a Batch with the header ``cardinal-sealed`` is sent when what it seals is acknowledged.
+        ``cardinal-ranges`` is left out: it names offsets of another log. The key determines the partition. The
+        timestamp is retained where the transport supports it. The caller is responsible for sealing: it sends a Batch
+        with the header ``cardinal-sealed`` when the block's content is acknowledged.
 
         Returns:
             A future as that of :meth:`send`.
@@ -148,7 +148,7 @@ class Sink(Protocol):
 
         """
         del records
-        raise ConfigurationError("this transport does not take records of elsewhere: use another transport")
+        raise ConfigurationError("this transport does not accept records of another one: use another transport")
 
     def transact(
         self,
@@ -163,7 +163,7 @@ class Sink(Protocol):
             content: messages in any number, sent first.
             seals: Batches, parents first, sent with ``cardinal-sealed`` when all of ``content`` is acknowledged.
             last: messages that come after the seals in each partition.
-            written: for each seal, collects where the content was written; goes into the seal's headers.
+            written: for each seal, collects the offsets of the content, for the seal's headers.
 
         Returns:
             A future as that of :meth:`send`, which ends with the commit.
@@ -179,7 +179,7 @@ class Sink(Protocol):
     def uncommitted_ends(self) -> Mapping[Partition, int] | None:
         """The end of each partition of the default topic, open transactions included; None: the server is away.
 
-        A reader that has reached these ends knows how each of these transactions ended.
+        A reader that has reached these ends has seen the outcome of each of these transactions.
         """
         return None
 
@@ -207,20 +207,20 @@ class Source(Protocol):
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
 
-        Fewer than there are where they are large: a poll is held in memory.
+        Fewer large ones: a poll is held in memory.
 
         Raises:
-            CursorExpiredError, TopicError: what comes next in a partition has expired; at every call until
-                :meth:`assign`.
+            CursorExpiredError, TopicError: the next record of a partition has expired, or its topic was deleted; at
+                every call until :meth:`assign`.
 
         """
         ...
 
     def poll_rows(self, limit: int, timeout: float) -> Sequence[Row]:
-        """Records of :meth:`poll` as plain tuples; a reader calls the one or the other, not both.
+        """Records of :meth:`poll` as plain tuples; a reader calls one of the two, not both.
 
-        A source may leave out what assembling blocks of one trusted producer does not need: BatchMsgs come without
-        headers, and with the time of a neighbour in the same partition.
+        A source may omit fields that assembling blocks of one trusted producer does not need: BatchMsgs come without
+        headers, and with the time of a neighbouring record of the partition.
         """
         return self.poll(limit, timeout)
 
@@ -229,11 +229,11 @@ class Source(Protocol):
         ...
 
     def at_end(self) -> frozenset[Partition]:
-        """Partitions of which nothing is to be had now, as far as the source can tell without a query: a hint."""
+        """Partitions that seem to be at their end, without a query: a hint."""
         return frozenset()
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained offset and the one after the last readable record, as the server has them now.
+        """The lowest retained offset and the one after the last readable record, from the server, never cached.
 
         Called from any thread.
         """

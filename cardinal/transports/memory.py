@@ -1,7 +1,7 @@
 """``memory://name``: a broker inside this process, found by its name.
 
-The broker itself is :class:`cardinal.testing.MemoryBroker`, for tests; here is only the directory that lets a URL
-name one, because a room below cannot import the one that it is in.
+The broker itself is :class:`cardinal.testing.MemoryBroker`, for tests. This module holds only the directory of names,
+because a lower package cannot import a higher one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class InProcessBroker(Protocol):
-    """What stands behind a name."""
+    """A broker that a name refers to."""
 
     def sink(self, app: Topics, *, producer_id: str) -> Sink:
         """A sink for the application's topics, which are created."""
@@ -68,7 +68,7 @@ class _Directory:
         return broker
 
 
-# The one place of the process where names of in-process brokers are kept: a URL has no other way to reach an object.
+# Module-level state, because a URL has no other way to reach an object of the process.
 DIRECTORY: Final = _Directory()
 
 

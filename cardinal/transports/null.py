@@ -1,4 +1,4 @@
-"""``null://``: a sink that counts and drops, and a source of nothing. For dry runs and measurements."""
+"""``null://``: a sink that counts and discards, and an empty source. For dry runs and measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Dropped(NamedTuple):
 
 
 class NullSink(Sink):
-    """Sink that keeps nothing."""
+    """Sink that discards everything."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = set(topics)
@@ -44,17 +44,17 @@ class NullSink(Sink):
 
     @property
     def dropped(self) -> Dropped:
-        """What was dropped since the start."""
+        """Counters since the start."""
         with self._lock:
             return self._dropped
 
     @property
     def capabilities(self) -> Capabilities:
-        """Channels, and records of elsewhere."""
+        """Channels and replayed records."""
         return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse what is of another stream: see :meth:`cardinal.transports.base.Sink.check`."""
+        """Refuse messages of another stream: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         for message in messages:
@@ -63,14 +63,14 @@ class NullSink(Sink):
         return sum(len(message.key) + len(message.value) for message in messages)
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Count and drop: see :meth:`cardinal.transports.base.Sink.send`."""
+        """Count and discard: see :meth:`cardinal.transports.base.Sink.send`."""
         del written
         messages = block if seal is None else (*block, seal)
         self.check(messages)
         return self._drop(messages, 0 if seal is None else 1)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Count and drop: see :meth:`cardinal.transports.base.Sink.replay`."""
+        """Count and discard: see :meth:`cardinal.transports.base.Sink.replay`."""
         self.check([])
         return self._drop(records, 0)
 
@@ -80,14 +80,14 @@ class NullSink(Sink):
         return []
 
     def open_channel(self, topic: str) -> None:
-        """Take messages for this topic too."""
+        """Accept messages for this topic too."""
         self._topics.add(topic)
 
     def flush(self, timeout: float) -> None:
         """Nothing is ever in flight."""
 
     def close(self) -> None:
-        """Take nothing more. May be called twice."""
+        """Refuse further messages. May be called twice."""
         self._closed = True
 
     def _drop(self, messages: Sequence[Routed] | Sequence[Record], seals: int) -> Future[None]:
@@ -108,12 +108,12 @@ class NullSource(Source):
         return ()
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """TopicError where anything is to be read."""
+        """TopicError for any partition."""
         for topic, number in positions:
             raise TopicError(f"there is no partition {number} of {topic}: null:// has none", topic=topic)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """There is nothing to pause."""
+        """Nothing to pause."""
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """Nothing, after ``timeout`` seconds."""
@@ -146,7 +146,7 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NullSink:
 
 
 def open_source(url: TransportUrl, app: Topics, *, topics: Sequence[str], wait: float) -> NullSource:
-    """A source of nothing, whatever the topics."""
+    """An empty source, for any topics."""
     del app, topics, wait
     TransportOptions.of(url)
     return NullSource()

@@ -28,7 +28,7 @@ class TransportOptions(Options):
 
     @classmethod
     def given(cls, url: TransportUrl) -> dict[str, str]:
-        """What a URL gives; a login is refused, wherever it was written."""
+        """The options of a URL. ConfigurationError for a login, from any source."""
         login = [name for name, value in (("user", url.user), ("password", url.password)) if value is not None]
         if login:
             raise ConfigurationError(

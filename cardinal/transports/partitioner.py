@@ -1,4 +1,4 @@
-"""Which partition a key belongs in: the same for every transport and for the Go implementation's topics."""
+"""Partitioner: the same for every transport and for the Go implementation's topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIGN: Final = 0x80000000
 def fnv1a_partition(key: bytes, partitions: int) -> int:
     """The partition of a key: FNV-1a of 32 bits, taken as a signed number, made positive, modulo.
 
-    So copies of one key from any number of producers meet in one partition (facts, Producer).
+    So copies of one key from any number of producers meet in one partition.
     """
     value = _OFFSET
     for byte in key:

@@ -1,11 +1,8 @@
-"""Every record between two offsets of some partitions.
+"""Bounded reads: every record between two offsets of some partitions.
 
-Rules:
-
-1. A search is a generator. It assigns the source; by every ``yield`` it gives the positions of what is left to be read,
-   and takes the next records. It never polls and never waits: :func:`finish` runs one to its end, and who reads beside
-   a stream advances one by a poll at a time.
-2. A partition of which enough was read is paused, so that it is not read further while others are waited for.
+A search is a generator. It assigns the source, yields the remaining positions, and receives the next records. It never
+polls and never waits: :func:`finish` runs one to its end, a reader in the background advances one poll by poll.
+Completed partitions are paused.
 """
 
 from __future__ import annotations
@@ -29,24 +26,25 @@ Search: TypeAlias = Generator[Positions, Sequence[Record], _Answer]
 _POLL_RECORDS: Final = 2_000
 _POLL_SECONDS: Final = 0.1
 _IDLE_SECONDS: Final = 60.0
-"""Without a record although there are some: so long a broker may take to start again, or a partition to find a leader.
-A client waits half as long for one answer, and then asks again."""
+"""Limit without progress: a broker may take so long to restart, or a partition to elect a leader. A client waits half
+as long for one response before it retries."""
 
 
 def read_range(source: Source, starts: Positions, ends: Positions, take: Callable[[Record], bool | None]) -> None:
-    """Give every record between these offsets to ``take``; raises as :func:`finish`."""
+    """Call ``take`` with every record between these offsets; raises as :func:`finish`."""
     finish(source, search_range(source, starts, ends, take))
 
 
-def read_all(source: Source, marks: Mapping[Partition, tuple[int, int]], take: Callable[[Record], None]) -> None:
-    """Give every record between these watermarks to ``take``; raises as :func:`finish`."""
-    read_range(source, {tp: low for tp, (low, _) in marks.items()}, {tp: high for tp, (_, high) in marks.items()}, take)
+def read_all(source: Source, watermarks: Mapping[Partition, tuple[int, int]], take: Callable[[Record], None]) -> None:
+    """Call ``take`` with every record between these watermarks; raises as :func:`finish`."""
+    lows = {tp: low for tp, (low, _) in watermarks.items()}
+    read_range(source, lows, {tp: high for tp, (_, high) in watermarks.items()}, take)
 
 
 def search_range(
     source: Source, starts: Positions, ends: Positions, take: Callable[[Record], bool | None]
 ) -> Search[dict[Partition, int]]:
-    """Give the records between these offsets to ``take``, until it returns that it is enough of a record's partition.
+    """Call ``take`` with the records between these offsets; a true result ends the record's partition.
 
     Returns:
         The offset up to which every partition was read.
@@ -73,16 +71,16 @@ def finish(source: Source, search: Search[_Answer]) -> _Answer:
     """Run a search to its end.
 
     Raises:
-        UnreachableError: the records do not arrive. What comes beyond the ends of other partitions does not count.
+        UnreachableError: no progress for a minute; records beyond the ends of partitions do not count.
 
     """
     try:
-        left, heard = next(search), time.monotonic()
+        left, progress = next(search), time.monotonic()
         while True:
             before, left = left, search.send(source.poll(_POLL_RECORDS, _POLL_SECONDS))
             if left != before:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _IDLE_SECONDS:
+                progress = time.monotonic()
+            elif time.monotonic() - progress > _IDLE_SECONDS:
                 topic, number = min(left)
                 raise UnreachableError(
                     f"the records of {topic}:{number} did not arrive within {_IDLE_SECONDS:.0f} s: "

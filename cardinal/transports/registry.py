@@ -1,8 +1,7 @@
 """Transports by URL scheme.
 
-A scheme opens the module that the table names, which is imported at that moment. The forms of URLs are those of
-:mod:`cardinal.config.url`; where a URL is expected, the name of a stream of :mod:`cardinal.config.settings` may stand.
-A login or an option that the transport does not have is refused by its name when it is opened.
+The module of a scheme is imported on first use. URLs are those of :mod:`cardinal.config.url`, or names of streams of
+:mod:`cardinal.config.settings`. A login or an option that the transport does not have is refused when it is opened.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Transport(Protocol):
 
 
 def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
-    """A URL's transport, and the URL, which may be given by its name."""
+    """The transport and the parsed URL of a URL or name."""
     parsed = find_url(url)
     if parsed.scheme not in _TRANSPORTS:
         raise ConfigurationError(

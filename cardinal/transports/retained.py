@@ -22,6 +22,6 @@ def expired(missing: dict[Partition, tuple[int, int]], setting: str) -> CursorEx
     more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
     return CursorExpiredError(
         f"retention has removed the records from {at} to {low} of {topic}:{number}{more}: "
-        f"start from a newer cursor or from the start of what is kept, or raise {setting}",
+        f"start from a newer cursor or from the earliest retained record, or raise {setting}",
         missing=missing,
     )

@@ -31,12 +31,12 @@ class Written:
         self._lock = threading.Lock()
 
     def sends(self, size: int) -> None:
-        """Count messages of so many bytes."""
+        """Count sent messages, by their bytes."""
         with self._lock:
             self._size += size
 
     def wrote(self, seen: Iterable[tuple[str, int, int]]) -> None:
-        """Note acknowledged messages: topic, partition and offset of each. A transport without offsets never calls."""
+        """Record the topic, partition and offset of acknowledged messages; for transports with offsets."""
         topic, partition, low, high = "", -1, 0, -1
         with self._lock:
             for tp, number, offset in seen:  # they come in runs of one partition
@@ -53,12 +53,12 @@ class Written:
         if partition >= 0:
             known_low, known_high = self._ranges.get((topic, partition), (low, high))
             self._ranges[topic, partition] = (min(low, known_low), max(high + 1, known_high))
-            self._unknown |= low < 0  # by an earlier try, of which no answer came
+            self._unknown |= low < 0  # written by an earlier attempt whose response was lost
 
     def header(self, log: str) -> bytes | None:
-        """The header's value, in a log of this name; None where not all positions are known.
+        """The header's value, for a log of this name; None where not all positions are known.
 
-        All of it was acknowledged: that is when a Batch is sealed.
+        Called when all messages are acknowledged, before the Batch is sealed.
         """
         with self._lock:
             if self._unknown or (self._size and not self._ranges):

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def open_writer(url: TransportUrl) -> LogWriter:
-    """The folder's writer, for whoever keeps the positions of records.
+    """The folder's writer, for callers that keep the offsets of records.
 
     Raises:
         ConfigurationError, LogInUseError, LogDamagedError, TransportError: see :class:`.writer.LogWriter`.
@@ -63,14 +63,14 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> FileSink:
 
 
 def open_source(url: TransportUrl, app: Topics | None, *, topics: Sequence[str] | None, wait: float) -> FileSource:
-    """A source of these topics; of all that are there where ``topics`` is None."""
+    """A source of these topics; of all where ``topics`` is None."""
     del app
     file_settings(url)  # a wrong option is refused here too
     return FileSource(folder_of(url), topics, wait=wait)
 
 
 def list_topics(url: TransportUrl) -> frozenset[str]:
-    """The names of all topics that are there."""
+    """The names of all existing topics."""
     file_settings(url)  # as for a source
     log = Log(folder_of(url))
     try:

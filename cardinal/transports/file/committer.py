@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Calls are written in the order in which they were submitted, each acknowledged when it is written completely and on
-   the disk as ``fsync`` says.
-2. A call that the disk has no room for fails alone, with a DeliveryError. Where the writer stopped for good, every call
+1. Calls are written in the order in which they were submitted, each acknowledged when it is written completely and
+   synced according to ``fsync``.
+2. A call that does not fit on the disk fails alone, with a DeliveryError. When the writer stops for good, every call
    in flight fails, and every later one.
-3. What waits is bounded in bytes. The thread that writes, on which futures end, never waits for room.
+3. Bytes in flight are bounded. The writing thread, on which futures end, never waits for capacity.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _HASH: Final = slice(1, 33)
 _GROUP_BYTES: Final = 4 << 20
 _BLOCK_BYTES: Final = 256 << 10
-"""When an Avro block has so many bytes, the next one is begun: a reader decodes whole blocks."""
+"""Bytes of an Avro block after which the next one begins: a reader decodes complete blocks."""
 
 _CLOSE_SECONDS: Final = 10.0
 
 Headers: TypeAlias = tuple[tuple[str, bytes], ...]
 Message: TypeAlias = tuple[str, bytes, bytes, Headers, int | None]
-"""Topic, key, value, headers, and the time where it is kept."""
+"""Topic, key, value, headers, and the time of a replayed record."""
 
 
 @dataclass(slots=True)
@@ -52,17 +52,17 @@ class Call:
 
     @property
     def block_hash(self) -> bytes:
-        """Of the block that it is about."""
+        """Hash of the block that the messages belong to."""
         return self.messages[0][1][_HASH]
 
 
 class Committer:
-    """Writes calls on a thread of its own; closes the writer at its end.
+    """Writer thread of a sink. It closes the writer at its end.
 
     Arguments:
         writer: the folder's writer.
         settings: a URL's options.
-        numbers: for every topic its partitions' numbers; whoever creates topics adds to it, under ``writing``.
+        numbers: for every topic its partitions' numbers; creating a topic adds to it, under ``writing``.
         clock: seconds since 1970, for timestamps.
 
     Attributes:
@@ -82,11 +82,11 @@ class Committer:
         self._calls: deque[Call] = deque()
         self._unsynced: list[Call] = []
         self._sync_at = 0.0
-        self._under_way = 0
+        self._in_flight = 0
         self._open_calls = 0
         self._failure: TransportError | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._work_off, name="cardinal-file-sink", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="cardinal-file-sink", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -101,11 +101,11 @@ class Committer:
 
     def now(self) -> int:
         """The time for new records, milliseconds."""
-        # A clock that jumps back would hide records from who looks for a time.
+        # Lookups by time need ascending times, also when the clock jumps back.
         return max(self._writer.latest, int(self._clock() * 1000))
 
-    def hand_over(self, call: Call, *, wait: bool) -> Future[None]:
-        """Have a call written; where ``wait`` is true, when there is room for it."""
+    def submit(self, call: Call, *, wait: bool) -> Future[None]:
+        """Queue a call for writing; ``wait``: until there is capacity for it."""
         call.future.set_running_or_notify_cancel()
         if not call.messages:
             call.future.set_result(None)
@@ -113,25 +113,25 @@ class Committer:
         with self._changed:
             if wait and threading.current_thread() is not self._thread:
                 self._changed.wait_for(
-                    lambda: self._under_way == 0 or self._under_way + call.size <= self._settings.queue_bytes
+                    lambda: self._in_flight == 0 or self._in_flight + call.size <= self._settings.queue_bytes
                 )
             self.check()
-            self._under_way += call.size
+            self._in_flight += call.size
             self._open_calls += 1
             self._calls.append(call)
             self._changed.notify_all()
         return call.future
 
     def flush(self, timeout: float) -> None:
-        """Wait until everything handed over is acknowledged or has failed."""
+        """Wait until everything submitted is acknowledged or has failed."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._open_calls == 0, timeout):
                 raise TransportError(
-                    f"{self._open_calls} sends are not acknowledged after {timeout:g} s; flush again or close"
+                    f"{self._open_calls} sends are not acknowledged after {timeout:g} s; retry the flush or close"
                 )
 
     def close(self) -> None:
-        """Flush for a bounded time, take no more, release the folder. May be called twice."""
+        """Flush for a bounded time, refuse further calls, release the folder. May be called twice."""
         if self._closed:
             return
         with contextlib.suppress(TransportError):
@@ -144,11 +144,11 @@ class Committer:
 
     # --- the thread ----------------------------------------------------------------------------------------
 
-    def _work_off(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._calls or self._closed, self._patience())
-                calls = self._take()
+                self._changed.wait_for(lambda: self._calls or self._closed, self._sync_wait())
+                calls = self._next_group()
                 ending = self._closed and not self._calls
             try:
                 with self.writing:
@@ -165,7 +165,7 @@ class Committer:
         with self.writing:
             self._writer.close()
 
-    def _take(self) -> list[Call]:
+    def _next_group(self) -> list[Call]:
         calls: list[Call] = []
         size = 0
         while self._calls and size < _GROUP_BYTES:
@@ -173,18 +173,18 @@ class Committer:
             size += calls[-1].size
         return calls
 
-    def _patience(self) -> float | None:
+    def _sync_wait(self) -> float | None:
         return max(0.0, self._sync_at - time.monotonic()) if self._unsynced else None
 
     def _write(self, calls: Sequence[Call]) -> None:
         blocks, ends = self._pack(calls)
-        whole, error = self._writer.append(blocks)
-        written = sum(end < whole for end in ends)
+        complete, error = self._writer.append(blocks)
+        written = sum(end < complete for end in ends)
         self._wrote(calls[:written])
         if error is not None and len(calls) == 1:
             self._finish(calls[written:], error)
         elif error is not None:
-            # What does not fit together may fit one by one: only what has no room fails.
+            # Calls that do not fit together may fit one by one.
             for call in calls[written:]:
                 self._write((call,))
 
@@ -219,9 +219,9 @@ class Committer:
         return blocks, ends
 
     def _finish(self, calls: Sequence[Call], error: OSError | TransportError | None) -> None:
-        """End these calls. Not under the lock: their callbacks may send."""
+        """Complete these calls. Not under the lock: their callbacks may send."""
         with self._changed:
-            self._under_way -= sum(call.size for call in calls)
+            self._in_flight -= sum(call.size for call in calls)
             self._open_calls -= len(calls)
             self._changed.notify_all()
         for call in calls:
@@ -240,7 +240,7 @@ class Committer:
         )
 
     def _fail_for_good(self, error: TransportError, calls: Sequence[Call]) -> None:
-        """The writer stopped: everything under way fails, and whatever comes."""
+        """Fail all calls in flight and all later ones: the writer stopped."""
         self._failure = error
         with self._changed:
             waiting = {id(call): call for call in (*self._unsynced, *calls, *self._calls)}

@@ -1,13 +1,12 @@
 """Format of a segment: an Avro object container file (Avro 1.12, Object Container Files), codec snappy.
 
-Header, then blocks: a count of records, the size of the data, the data (snappy, then the CRC-32 of what was
-compressed, big-endian), the file's sync marker. Any Avro reader reads it; this module reads and writes single blocks,
-so that a file can be read while it grows and mended after a crash.
+Header, then blocks: a count of records, the size of the data, the data (snappy, then the CRC-32 of the uncompressed
+data, big-endian), the file's sync marker. Any Avro reader reads it; this module reads and writes single blocks, so that
+a file can be read while it grows and repaired after a crash.
 
-The header's metadata says where the segment begins: the next offset of every partition (``cardinal.offsets``) and the
-highest time of all records before (``cardinal.latest``). So no file beside the data is needed to find anything. And it
-says how long the segment before it was (``cardinal.before``), which is whole then: a copy of that one that was made
-earlier may end with a whole block, too.
+The header's metadata holds the next offset of every partition (``cardinal.offsets``), the highest time of all records
+before (``cardinal.latest``), and the final size of the segment before it (``cardinal.before``), which reveals a copy of
+that one that was made before it was complete.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ _HEADER: Final[Any] = parse_schema(
 
 
 class BadBytesError(Exception):
-    """What stands here is no header or block of ours. Never leaves this package."""
+    """The bytes are no header or block of ours. Never leaves this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Header:
         size: bytes of the header; the first block begins there.
         offsets: for every partition of the log the next offset when the segment was begun.
         latest: the highest time of all records before, milliseconds; 0 where there were none.
-        before: bytes of the segment before it; None where there was none, or nobody said.
+        before: bytes of the segment before it; None where there was none, or its size is unknown.
 
     """
 
@@ -105,7 +104,7 @@ class Header:
 
 
 class Prefix(NamedTuple):
-    """What a block says before its data: records, and where in the file its data and it itself end."""
+    """The prefix of a block: its number of records, and the positions of its data and of its end."""
 
     records: int
     data: int
@@ -130,7 +129,7 @@ def encode_header(sync: bytes, offsets: Mapping[Partition, int], latest: int, be
 
 
 def read_header(file: BinaryIO) -> Header:
-    """The header at the file's beginning. BadBytesError where it is not whole or is none of ours."""
+    """The header at the file's beginning. BadBytesError where it is incomplete or is none of ours."""
     try:
         if file.read(len(_MAGIC)) != _MAGIC:
             raise BadBytesError("it is no Avro container")
@@ -161,7 +160,7 @@ def encode_block(records: Sequence[Record], sync: bytes) -> bytes:
 
 
 def read_prefix(data: bytes, at: int) -> Prefix | None:
-    """The prefix of the block at this position of the file, of which these are the next bytes; None: not whole.
+    """The prefix of the block at this position of the file, of which these are the next bytes; None: incomplete.
 
     Raises:
         BadBytesError: no block begins like this.
@@ -186,7 +185,7 @@ def decode_block(count: int, body: bytes, sync: bytes) -> list[Record]:
     crc = int.from_bytes(body[-SYNC_SIZE - _CRC_SIZE : -SYNC_SIZE], "big")
     packed = body[: -SYNC_SIZE - _CRC_SIZE]
     size = _read_varint(packed, 0)
-    # Snappy says first how much will come of it; altered bytes must not make us reserve gigabytes.
+    # Snappy's data begins with its uncompressed size; altered bytes must not reserve gigabytes.
     if size is None or size[0] > len(packed) * _SNAPPY_RATIO:
         raise BadBytesError("a block cannot be decompressed")
     try:
@@ -195,24 +194,24 @@ def decode_block(count: int, body: bytes, sync: bytes) -> list[Record]:
         raise BadBytesError("a block cannot be decompressed") from None
     if zlib.crc32(data) != crc:
         raise BadBytesError("a block's checksum does not match")
-    whole = BytesIO(_long(count) + data + b"\0")
+    stream = BytesIO(_long(count) + data + b"\0")
     try:
-        found: Any = schemaless_reader(whole, _RECORDS, None)
-    except (EOFError, ValueError, IndexError, OverflowError):  # the checksum is right, so somebody else wrote it
+        rows: Any = schemaless_reader(stream, _RECORDS, None)
+    except (EOFError, ValueError, IndexError, OverflowError):  # the checksum is right, so another program wrote it
         raise BadBytesError("a block does not hold records of ours") from None
-    if len(found) != count or whole.read(1):  # the checksum is not of the count
-        raise BadBytesError("a block does not hold as many records as it says")
+    if len(rows) != count or stream.read(1):  # the checksum does not cover the count
+        raise BadBytesError("a block does not hold as many records as its prefix declares")
     return [
         Record(
-            one["topic"],
-            one["partition"],
-            one["offset"],
-            one["key"],
-            one["value"],
-            one["timestamp"],
-            tuple([(header["name"], header["value"]) for header in one["headers"]]),
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            row["key"],
+            row["value"],
+            row["timestamp"],
+            tuple([(header["name"], header["value"]) for header in row["headers"]]),
         )
-        for one in found
+        for row in rows
     ]
 
 
@@ -225,7 +224,7 @@ def _fields(record: Record) -> dict[str, object]:
         "partition": partition,
         "offset": offset,
         "timestamp": timestamp,
-        # A broker may give a header without a value; there is none in this file format.
+        # Kafka allows a header without a value; this format stores an empty one.
         "headers": [{"name": name, "value": content or b""} for name, content in headers],
     }
 

@@ -1,6 +1,6 @@
 """Folder of a log: names of its segments, and syncing of names to the disk.
 
-A file that is synced is lost with a name that is not. A folder with very many names is listed when it changes.
+A synced file is lost where its name is not synced.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def numbers_of(folder: Path) -> list[int]:
-    """The numbers of all segments that are there, ascending. TransportError where the folder cannot be read."""
+    """The numbers of all existing segments, ascending. TransportError where the folder cannot be read."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a path for each of very many names is what costs
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def numbers_of(folder: Path) -> list[int]:
 
 
 class Listing:
-    """The numbers of a folder's segments, to one who asks again and again."""
+    """Cached listing of a folder's segments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,15 +47,15 @@ class Listing:
         self._listed = -_LIST_SECONDS
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments that are there."""
+        """The numbers of the existing segments."""
         self._changed, self._listed = self._last_change(), time.monotonic()
         self._numbers = numbers_of(self._folder)
         return self._numbers
 
-    def lately(self) -> list[int]:
-        """As :meth:`numbers`, listed anew when the folder has changed, and when a second is over.
+    def recent(self) -> list[int]:
+        """As :meth:`numbers`, from the cache while the folder is unchanged, for at most a second.
 
-        Two changes may come within what the file system's clock tells apart.
+        The bound covers two changes within one tick of the file system's clock.
         """
         if self._changed != self._last_change() or time.monotonic() - self._listed > _LIST_SECONDS:
             return self.numbers()
@@ -70,7 +70,7 @@ class Listing:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it where they are not there, and have their names on the disk.
+    """Make a folder and its missing parents, and sync their names to the disk.
 
     Raises:
         TransportError: it cannot be made.
@@ -79,8 +79,8 @@ def make_folder(folder: Path) -> None:
     try:
         new = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        for path in new or (folder,):  # whoever made it may have died before its name was on the disk
-            with contextlib.suppress(PermissionError):  # who may not look into the folder above cannot sync it
+        for path in new or (folder,):  # a process that made it may have died before it synced the name
+            with contextlib.suppress(PermissionError):  # the folder above may be unreadable, and then cannot be synced
                 sync_folder(path.parent)
     except OSError as error:
         reason = "there is a file of that name" if isinstance(error, FileExistsError) else error.strerror
@@ -90,7 +90,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names of a folder's files on the disk."""
+    """Sync the names of a folder's files to the disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,14 +1,11 @@
-"""Index of a segment, for quick seeking: ``000000000001.index``.
+"""Index of a segment, for seeking: ``000000000001.index``.
 
-A text file: the segment's marker in hex, then a line for a place about every megabyte: checksum, position of a block,
+A text file: the segment's marker in hex, then one line per mark, about one per megabyte: checksum, position of a block,
 highest time before it, and the next offset of every partition there, in the order of the segment's header. For the
-partitions of which the block has records, that is the offset of the first: after a gap it is not the last one's next.
+partitions in the block, that is the offset of the block's first record: after a gap it is not the last offset plus one.
 
-Rules:
-
-1. It is a hint. Whatever it says is checked against the data (:class:`.segments.Segments`); without it, or where it is
-   of another segment, torn or altered, reading is slower and nothing else.
-2. A writer that opens a segment reads the data and writes the index anew.
+The index is a hint, checked against the data (:class:`.segments.Segments`). A missing, foreign or torn one costs speed
+only, and a writer that opens the segment rewrites it.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ STEP: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a segment: where a block begins, the highest time before it, and the next offsets there."""
+    """Mark in a segment: the position of a block, the highest time before it, and the next offsets there."""
 
     at: int
     latest: int
@@ -42,7 +39,7 @@ class Mark:
 
 
 def mark_of(at: int, latest: int, offsets: Mapping[Partition, int], block: Sequence[Record]) -> Mark:
-    """The mark for where this block begins, after records up to these next offsets."""
+    """The mark for this block at position ``at``, after records up to these next offsets."""
     return Mark(at, latest, {**offsets, **first_offsets(block)})
 
 
@@ -80,12 +77,12 @@ def read(segment: Path, header: Header) -> list[Mark]:
 
 
 class IndexWriter:
-    """Writes the index of the segment that grows. A disk that has no room for it costs the index, nothing else.
+    """Writer of the newest segment's index. A full disk costs the index, nothing else.
 
     Arguments:
         segment: the segment's file.
         header: its header.
-        marks: what is known already; the file is written anew with these.
+        marks: the existing marks; the file is rewritten with these.
 
     """
 
@@ -99,11 +96,11 @@ class IndexWriter:
             os.write(self._fd, b"\n".join(lines) + b"\n")
 
     def due(self, at: int) -> bool:
-        """Whether a place is far enough from the last mark."""
+        """True if a position is far enough from the last mark."""
         return at - self._last >= STEP
 
     def note(self, mark: Mark) -> None:
-        """Take note of a place."""
+        """Append a mark."""
         self._last = mark.at
         if self._fd is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Lock of a folder's writer: the operating system drops it when its process dies, however it dies."""
+"""Lock of a folder's writer: the operating system releases it when its process dies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WriterLock:
                 f"the folder {folder} cannot be locked: {error.strerror}; name one on a file system that has locks"
             ) from None
         self._fd: int | None = fd
-        with contextlib.suppress(OSError):  # a full disk: then others are told less
+        with contextlib.suppress(OSError):  # a full disk: then errors lack the process id
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(os.getpid()).encode(), 0)
 

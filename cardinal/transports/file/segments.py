@@ -3,13 +3,12 @@
 Rules:
 
 1. A segment appears whole: its header is written under another name first. From then on it only grows.
-2. What can be read ends before the first block that is not whole. In the newest segment more may come there; in an
-   older one, or where the marker of the file stands behind it, it is damage and said so: who reads is told after a
-   moment, and who asks where the log ends waits that moment out. An older one that is shorter than it was when the next
-   one was begun is damaged, too.
-3. What was read is never taken back. A segment that is cut off before a reader's place, or removed while it is the
-   newest, or replaced, was changed by hand: nothing comes there any more, and the reader is told.
-4. A reader holds no lock and writes nothing, so any number of them may read while one process writes.
+2. Readable data ends before the first incomplete block. At the tail of the newest segment such a block may still grow.
+   In an older segment, or with the file's marker behind it, it is damage, reported after :data:`_SETTLE_SECONDS`; so is
+   an older segment that is shorter than it was when the next one was begun.
+3. Records are never taken back. A segment that is cut off before a reader's position, removed while it is the newest,
+   or replaced, was changed by hand: the reader raises.
+4. Readers hold no lock and write nothing: any number of them may read while one process writes.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
 
 _SETTLE_SECONDS: Final = 1.0
-"""While a writer mends the tail, a reader may see half of the old and half of the new bytes, for a moment."""
+"""While a writer repairs the tail, a reader may briefly see a mixture of old and new bytes."""
 
 _CHUNK: Final = 1 << 20
 
 
 class Block(NamedTuple):
-    """One block of a segment, and where it ends in the file."""
+    """One block of a segment, and its end in the file."""
 
     records: list[Record]
     end: int
@@ -57,7 +56,7 @@ class Segment:
     """One segment, open for reading.
 
     Raises:
-        FileNotFoundError: it is gone.
+        FileNotFoundError: it does not exist.
         LogDamagedError: it has no header of ours.
 
     """
@@ -84,25 +83,25 @@ class Segment:
         """Bytes of the file now."""
         return os.fstat(self._fd).st_size
 
-    def is_there(self) -> bool:
-        """Whether this is still the file of its name."""
+    def is_current(self) -> bool:
+        """True if the open file still has its name."""
         try:
             return os.path.samestat(os.fstat(self._fd), self.path.stat())
         except FileNotFoundError:
             return False
 
     def read(self, at: int) -> Block | None:
-        """The block at this position; None where none is whole (yet).
+        """The block at this position; None where none is complete (yet).
 
         Raises:
-            LogDamagedError: what stands here was altered.
+            LogDamagedError: the bytes were altered.
 
         """
         state = os.fstat(self._fd)
         size, seen = state.st_size, (at, state.st_size, state.st_mtime_ns)
         if self._torn == seen:
             return None
-        why = "a block is not whole"
+        why = "a block is incomplete"
         try:
             if (block := self.try_read(at, size)) is not None:
                 self._bad = None
@@ -113,11 +112,11 @@ class Segment:
             self._doubt(at, why)
         else:
             self._bad = None
-            self._torn = seen  # the end, or the tail of a crash that the next writer cuts: asked again when it changes
+            self._torn = seen  # the end, or a torn tail that the next writer cuts: read again when the file changes
         return None
 
     def in_doubt(self, at: int) -> bool:
-        """Whether the last :meth:`read` found here what is damage, if it is still here in a moment."""
+        """True if the last :meth:`read` found damage here that a writer may still repair."""
         return self._bad is not None and self._bad[0] == at
 
     def try_read(self, at: int, size: int) -> Block | None:
@@ -127,11 +126,11 @@ class Segment:
             return None
         body = os.pread(self._fd, prefix.end - prefix.data, prefix.data)
         if len(body) != prefix.end - prefix.data:
-            return None  # cut in this moment
+            return None  # truncated during the read
         return Block(decode_block(prefix.records, body, self.header.sync), prefix.end)
 
     def has_marker(self, at: int, size: int) -> bool:
-        """Whether the file's marker stands anywhere from this position on: then a whole block was there."""
+        """True if the file's marker follows this position: then a complete block was written after it."""
         rest = b""
         while at < size:
             data = os.pread(self._fd, min(_CHUNK, size - at), at)
@@ -142,15 +141,15 @@ class Segment:
         return False
 
     def follows_marker(self, at: int) -> bool:
-        """Whether a block may begin here."""
+        """True if a block may begin here."""
         return at == self.header.size or os.pread(self._fd, SYNC_SIZE, at - SYNC_SIZE) == self.header.sync
 
     def damaged(self, at: int, why: str) -> LogDamagedError:
         """The error for bytes at this position."""
         if any(number > self.number for number in numbers_of(self.path.parent)):
             advice = (
-                "move it away with all segments before it (what is later stays) or with all after it (what is earlier "
-                "stays, and writing goes on there)"
+                "move it away with all segments before it (later ones stay) or with all after it (earlier ones stay, "
+                "and writing resumes there)"
             )
         else:
             advice = "drop everything from there on by opening the folder for writing with ?recover=cut"
@@ -161,7 +160,7 @@ class Segment:
         )
 
     def _doubt(self, at: int, why: str) -> None:
-        """Give a writer that mends the tail a moment; then it is damage."""
+        """Raise for bytes that stay damaged for longer than a repair takes."""
         now = time.monotonic()
         if self._bad is None or self._bad[0] != at:
             self._bad = (at, now)
@@ -170,7 +169,7 @@ class Segment:
 
 
 class Segments:
-    """All segments of a folder; the one that was used last is open."""
+    """All segments of a folder; the last used one is open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,15 +179,15 @@ class Segments:
         self._listing = Listing(folder)
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments that are there."""
-        return self._there(self._listing.numbers())
+        """The numbers of the existing segments."""
+        return self._prune(self._listing.numbers())
 
-    def numbers_lately(self) -> list[int]:
-        """The numbers of the segments that were there within the last second."""
-        return self._there(self._listing.lately())
+    def recent_numbers(self) -> list[int]:
+        """The numbers of the existing segments, at most a second old."""
+        return self._prune(self._listing.recent())
 
     def get(self, number: int) -> Segment | None:
-        """A segment; None where it is gone."""
+        """A segment; None where it does not exist."""
         if self._open is None or self._open.number != number:
             try:
                 segment = Segment(self.folder, number)
@@ -200,34 +199,30 @@ class Segments:
         return self._open
 
     def header(self, number: int) -> Header | None:
-        """A segment's header; None where the segment is gone."""
-        found = self._headers.get(number)
-        if found is None and (segment := self.get(number)) is not None:
-            found = segment.header
-        return found
+        """A segment's header; None where the segment does not exist."""
+        header = self._headers.get(number)
+        if header is None and (segment := self.get(number)) is not None:
+            header = segment.header
+        return header
 
     def read(self, number: int, at: int) -> Block | None:
-        """The block at a position of a segment; None where none is whole yet, or the segment is gone."""
+        """The block at a position of a segment; None where none is complete yet, or the segment does not exist."""
         segment = self.get(number)
         return None if segment is None else segment.read(at)
 
     def in_doubt(self, number: int, at: int) -> bool:
-        """Whether what :meth:`read` found no block in is damage, if it is still there in a moment."""
+        """True if the last :meth:`read` found damage here that a writer may still repair."""
         segment = self._open
         return segment is not None and segment.number == number and segment.in_doubt(at)
 
-    def nearest_mark(self, number: int, wanted: Mapping[Partition, int]) -> int:
-        """A position in a segment from which on nothing is missed of what lies at these offsets or above.
-
-        The index beside the segment is a hint: what it says is used where the data agrees, else reading begins at
-        the segment's first block.
-        """
+    def nearest_mark(self, number: int, positions: Mapping[Partition, int]) -> int:
+        """A position in a segment before every record at or above these offsets, by the index where the data agrees."""
         segment = self.get(number)
         if segment is None:
             return 0
         best = segment.header.size
         for mark in index.read(segment.path, segment.header):
-            if mark.at > segment.size() or any(mark.offsets.get(tp, 0) > at for tp, at in wanted.items()):
+            if mark.at > segment.size() or any(mark.offsets.get(tp, 0) > at for tp, at in positions.items()):
                 break
             if not self._agrees(segment, mark):
                 break
@@ -235,7 +230,7 @@ class Segments:
         return best
 
     def newest_mark(self, number: int) -> index.Mark | None:
-        """The last place of a segment that its index knows and the data agrees with; else its beginning."""
+        """The last mark of a segment's index with which the data agrees; else a mark at its first block."""
         segment = self.get(number)
         if segment is None:
             return None
@@ -251,15 +246,15 @@ class Segments:
             self._open.close()
             self._open = None
 
-    def _there(self, numbers: list[int]) -> list[int]:
-        """Forget what retention has removed: who reads for a year meets very many segments."""
+    def _prune(self, numbers: list[int]) -> list[int]:
+        """Remove the headers of expired segments: a long read passes very many of them."""
         if numbers and numbers[0] > self._first:
             self._first = numbers[0]
             self._headers = {number: header for number, header in self._headers.items() if number >= self._first}
         return numbers
 
     def _agrees(self, segment: Segment, mark: index.Mark) -> bool:
-        """Whether a block begins at the mark, with the mark's offsets."""
+        """True if a block with the mark's offsets begins at the mark."""
         if not segment.follows_marker(mark.at):
             return False
         block = self.read(segment.number, mark.at)

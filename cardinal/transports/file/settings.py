@@ -18,7 +18,7 @@ _INTERVAL: Final = "fsync.interval.ms"
 
 
 class Fsync(Enum):
-    """When written data is synced to the disk."""
+    """Policy for syncing written data to the disk."""
 
     ALWAYS = "always"
     INTERVAL = "interval"

@@ -1,10 +1,7 @@
 """Sink on a folder.
 
-Rules:
-
-1. One order: messages stand in the segments in the order in which they were sent, a block's seal after its
-   content. So a seal that can be read means what it has to mean, whatever is cut off behind it.
-2. When and how calls are written and acknowledged is :mod:`.committer`'s business.
+Messages are in the segments in the order in which they were sent, a block's seal after its content: a readable seal
+means a complete block, even where the rest was cut off. Writing and acknowledging: :mod:`.committer`.
 """
 
 from __future__ import annotations
@@ -56,9 +53,9 @@ class FileSink(Sink):
     ) -> None:
         self._writer = writer
         self._limit = settings.max_message_bytes
-        who = (PRODUCER_HEADER, producer_id.encode())
-        self._headers: Headers = (who,)
-        self._sealed: Headers = (who, (SEALED_HEADER, b"1"))
+        producer = (PRODUCER_HEADER, producer_id.encode())
+        self._headers: Headers = (producer,)
+        self._sealed: Headers = (producer, (SEALED_HEADER, b"1"))
         self._recent = recent
         self._numbers: dict[str, list[int]] = {}
         self._committer = Committer(writer, settings, self._numbers, clock)
@@ -69,11 +66,11 @@ class FileSink(Sink):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Channels, and records of elsewhere."""
+        """Channels and replayed records."""
         return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse what the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        """Refuse messages that the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         return self._check(messages)
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
@@ -83,16 +80,16 @@ class FileSink(Sink):
         messages: list[Message] = [(topic, key, value, self._headers, None) for topic, key, value in block]
         if seal is not None:
             messages.append((seal.topic, seal.key, seal.value, self._sealed, None))
-        return self._committer.hand_over(Call(messages, size), wait=bool(block))
+        return self._committer.submit(Call(messages, size), wait=bool(block))
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records with their headers and times: see :meth:`cardinal.transports.base.Sink.replay`."""
         size = self._check([Routed(record.topic, record.key, record.value) for record in records])
-        messages: list[Message] = [(one.topic, one.key, one.value, one.headers, one.timestamp_ms) for one in records]
-        return self._committer.hand_over(Call(messages, size), wait=True)
+        messages: list[Message] = [(it.topic, it.key, it.value, it.headers, it.timestamp_ms) for it in records]
+        return self._committer.submit(Call(messages, size), wait=True)
 
     def recent(self, limit: int) -> list[Record]:
-        """The newest records of the default topic, at most ``limit`` a partition."""
+        """The newest records of the default topic, at most ``limit`` per partition."""
         return self._recent(limit)
 
     def open_channel(self, topic: str) -> None:
@@ -109,13 +106,13 @@ class FileSink(Sink):
         self._committer.flush(timeout)
 
     def close(self) -> None:
-        """Flush for a bounded time, fail what is left, release the folder."""
+        """Flush for a bounded time, fail the remaining calls, release the folder."""
         self._committer.close()
 
     # --- inside --------------------------------------------------------------------------------------------
 
     def _check(self, messages: Sequence[Routed]) -> int:
-        """The size of all these messages, every one of them within the limit and of a topic of ours."""
+        """Total size of these messages. Raises for one that is too large or of another stream."""
         self._committer.check()
         total, limit = 0, self._limit
         for message in messages:
@@ -134,12 +131,12 @@ class FileSink(Sink):
         return total
 
     def _create(self, topics: Sequence[str], partitions: int) -> None:
-        """Create topics that are not in the log yet, a heartbeat in every partition; take those that are."""
+        """Use the existing ones of these topics; create the others, with a heartbeat in every partition."""
         with self._committer.writing:
-            there: dict[str, list[int]] = {}
+            existing: dict[str, list[int]] = {}
             for topic, number in sorted(self._writer.offsets):
-                there.setdefault(topic, []).append(number)
-            missing = [topic for topic in topics if topic not in there]
+                existing.setdefault(topic, []).append(number)
+            missing = [topic for topic in topics if topic not in existing]
             if missing:
                 new = [(topic, number) for topic in missing for number in range(partitions)]
                 self._writer.declare(dict.fromkeys(new, 0))
@@ -150,4 +147,4 @@ class FileSink(Sink):
                 if error is not None:
                     raise TransportError(f"nothing can be written to {self._writer.folder}: {error.strerror}")
                 self._writer.sync()
-            self._numbers |= {topic: there.get(topic, list(range(partitions))) for topic in topics}
+            self._numbers |= {topic: existing.get(topic, list(range(partitions))) for topic in topics}

@@ -2,13 +2,12 @@
 
 Rules:
 
-1. Records come in the order in which they were written, whatever partition they are of, as long as nothing is paused:
-   the order of a recording is the order of its reading.
-2. What can be read is complete and checked. While a poll waits, it looks at the end after growing pauses: there is no
-   busy loop, and a new record is seen within 25 ms.
-3. A partition that is paused keeps its place; when it is resumed, reading goes back there and skips what the others
-   have had already.
-4. Questions are answered by a log of their own, under a lock: any thread may ask them while another one reads.
+1. While nothing is paused, records of all partitions come in the order in which they were written.
+2. Only complete, checked blocks are read. A poll that waits looks at the end of the log after growing pauses: a new
+   record is seen within 25 ms.
+3. A paused partition keeps its position. When it is resumed, reading returns there and skips the records that the
+   other partitions delivered already.
+4. Queries use a log of their own, under a lock: any thread may make them while another one reads.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cardinal.errors import CardinalError, CursorExpiredError, TopicError, Trans
 from cardinal.transports.base import Capabilities, Source
 from cardinal.transports.retained import expired
 
-from .log import Log, Place
+from .log import Log, Position
 from .segments import readable
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ class FileSource(Source):
 
     Arguments:
         folder: see :mod:`.segments`.
-        topics: the topics to read; None: all that are there.
+        topics: the topics to read; None: all.
         wait: seconds to wait for topics that do not exist yet.
 
     Raises:
-        TopicError: a topic is not there.
+        TopicError: a topic does not exist.
 
     """
 
@@ -58,14 +57,14 @@ class FileSource(Source):
         self._folder = folder
         self._log = Log(folder)
         self._queried = Log(folder)
-        """For questions, which any thread may ask under ``_querying`` while another one reads."""
+        """For queries, which any thread may make under ``_querying`` while another one reads."""
         self._querying = threading.Lock()
         self._topics = None if topics is None else frozenset(topics)
         self._closed = False
         self._assigned: dict[Partition, int] = {}
-        self._paused: dict[Partition, Place] = {}
-        self._place = Place(0, 0)
-        self._next = self._place
+        self._paused: dict[Partition, Position] = {}
+        self._position = Position(0, 0)
+        self._next = self._position
         self._block: Sequence[Record] = ()
         self._in_block = 0
         self._wait_for_topics(wait)
@@ -80,43 +79,43 @@ class FileSource(Source):
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics, sorted."""
         with self._query() as log:
-            there = log.partitions()
-        return tuple(tp for tp in there if self._topics is None or tp[0] in self._topics)
+            partitions = log.partitions()
+        return tuple(tp for tp in partitions if self._topics is None or tp[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Read each of these partitions from the given offset on, and no other.
 
         Raises:
-            CursorExpiredError: the segments with a position are gone, or it lies behind the end.
-            LogDamagedError: a position lies behind what :meth:`watermarks` finds damaged.
+            CursorExpiredError: the segments with a position have expired, or it is beyond the end.
+            LogDamagedError: a position is beyond the damage that :meth:`watermarks` reports.
             TopicError: there is no such partition.
 
         """
-        marks, damage = self.whole()
-        if damage is not None and any(at > marks[tp][1] for tp, at in positions.items() if tp in marks):
+        watermarks, damage = self.whole()
+        if damage is not None and any(at > watermarks[tp][1] for tp, at in positions.items() if tp in watermarks):
             raise damage
-        self._check_known(positions, marks)
+        self._check_known(positions, watermarks)
         self._assigned = dict(positions)
         self._paused = {}
         with readable(self._folder):
-            self._go_to(self._log.find(positions))
+            self._seek(self._log.find(positions))
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""
         wanted = frozenset(partitions) & self._assigned.keys()
         resumed = {tp: self._paused.pop(tp) for tp in self._paused.keys() - wanted}
         for tp in wanted - self._paused.keys():
-            self._paused[tp] = self._place
-        if resumed and (back := min(resumed.values())) <= self._place:
-            self._go_to(back)
+            self._paused[tp] = self._position
+        if resumed and (back := min(resumed.values())) <= self._position:
+            self._seek(back)
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         """At most ``limit`` records, in the order of the log; empty after ``timeout`` seconds without any.
 
-        Some MiB of large ones; the next poll resumes.
+        Fewer of large ones: see :data:`_POLL_BYTES`.
 
         Raises:
-            CursorExpiredError: segments that were to be read were removed meanwhile, or what is read was replaced.
+            CursorExpiredError: the next segments have expired meanwhile, or the current one was replaced.
             LogDamagedError: bytes are not what was written.
             TransportError: the source is closed, or a file cannot be read.
 
@@ -139,22 +138,19 @@ class FileSource(Source):
         return dict(self._assigned)
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest offset that is kept and the one after the last whole record, of every partition.
+        """The lowest retained offset and the one after the last readable record, of every partition.
 
         Raises:
-            LogDamagedError: bytes behind the last whole record are not what was written.
+            LogDamagedError: bytes after the last readable record are not what was written.
 
         """
-        marks, damage = self.whole()
+        watermarks, damage = self.whole()
         if damage is not None:
             raise damage
-        return marks
+        return watermarks
 
     def whole(self) -> tuple[dict[Partition, tuple[int, int]], LogDamagedError | None]:
-        """As :meth:`watermarks`; where there is damage, the offsets before it, and what it is.
-
-        For readers that use what stands before the damage, and report it after that.
-        """
+        """As :meth:`watermarks`; in a damaged log, the offsets before the damage, and its error."""
         with self._query() as log:
             (ends, damage), starts = log.whole(), log.starts()
         return {tp: (starts.get(tp, 0), ends.get(tp, 0)) for tp in self.partitions()}, damage
@@ -162,8 +158,8 @@ class FileSource(Source):
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
         with self._query() as log:
-            found = log.from_time(timestamp_ms)
-        return {tp: found.get(tp, 0) for tp in self.partitions()}
+            offsets = log.from_time(timestamp_ms)
+        return {tp: offsets.get(tp, 0) for tp in self.partitions()}
 
     def close(self) -> None:
         """Release the files. May be called twice."""
@@ -176,13 +172,13 @@ class FileSource(Source):
 
     @contextmanager
     def _query(self) -> Iterator[Log]:
-        """The log for questions, to one thread at a time."""
+        """The log for queries, for one thread at a time."""
         with self._querying, readable(self._folder):
             self._check_open()  # under the lock: nothing opens a file again after close()
             yield self._queried
 
     def _read(self, limit: int) -> list[Record]:
-        """What is there, up to ``limit`` records, and not much more than :data:`_POLL_BYTES`."""
+        """Records that can be read now: up to ``limit``, and not much more than :data:`_POLL_BYTES`."""
         records: list[Record] = []
         size = 0
         while len(records) < limit and size < _POLL_BYTES and len(self._paused) < len(self._assigned):
@@ -201,37 +197,37 @@ class FileSource(Source):
             except (CardinalError, OSError):
                 if not records:
                     raise
-                break  # the next call comes upon it again
+                break  # the next call raises it
         return records
 
     def _advance(self) -> bool:
-        """Go to the next block; False where there is none yet."""
-        self._go_to(self._next)
-        block = self._log.read(self._place)
+        """Read the next block; False where there is none yet."""
+        self._seek(self._next)
+        block = self._log.read(self._position)
         if block is not None:
             self._block = block.records
-            self._next = Place(self._place.number, block.end)
+            self._next = Position(self._position.number, block.end)
             return True
-        if self._log.lost(self._place):
+        if self._log.lost(self._position):
             raise CursorExpiredError(
-                f"a segment of {self._folder} was cut off, removed or replaced where it was read: start again from the "
-                "start of what is kept",
+                f"a segment of {self._folder} was cut off, removed or replaced where it was read: restart from the "
+                "earliest retained record",
                 missing={tp: (at, at) for tp, at in self._assigned.items()},
             )
-        following = self._log.after(self._place)
+        following = self._log.after(self._position)
         if following is None:
             return False
         if not following.adjoins:
             self._check_kept(following.offsets)
         for tp, offset in following.offsets.items():
-            # A log that keeps the offsets of another transport has its gaps as well.
+            # A recording has the gaps of the transport that it was made from.
             if tp not in self._paused and self._assigned.get(tp, offset) < offset:
                 self._assigned[tp] = offset
-        self._go_to(following.place)
+        self._seek(following.position)
         return True
 
-    def _go_to(self, place: Place) -> None:
-        self._place = self._next = place
+    def _seek(self, position: Position) -> None:
+        self._position = self._next = position
         self._block, self._in_block = (), 0
 
     def _wait_for_topics(self, wait: float) -> None:
@@ -250,22 +246,22 @@ class FileSource(Source):
         if self._closed:
             raise TransportError("this source is closed; open another one")
 
-    def _check_known(self, positions: Mapping[Partition, int], marks: Mapping[Partition, tuple[int, int]]) -> None:
+    def _check_known(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, tuple[int, int]]) -> None:
         for tp in positions:
-            if tp not in marks:
+            if tp not in watermarks:
                 raise TopicError(f"there is no partition {tp[1]} of {tp[0]} in {self._folder}", topic=tp[0])
-        if gone := {tp: (at, marks[tp][0]) for tp, at in positions.items() if at < marks[tp][0]}:
+        if gone := {tp: (at, watermarks[tp][0]) for tp, at in positions.items() if at < watermarks[tp][0]}:
             raise expired(gone, "retention.bytes")
         for tp, at in positions.items():
-            if at > marks[tp][1]:
+            if at > watermarks[tp][1]:
                 raise CursorExpiredError(
-                    f"{tp[0]}:{tp[1]} ends at {marks[tp][1]} in {self._folder}, before the position {at}: "
-                    "the folder was made anew, or its disk lost what was not synced; start again",
-                    missing={tp: (at, marks[tp][1])},
+                    f"{tp[0]}:{tp[1]} ends at {watermarks[tp][1]} in {self._folder}, before the position {at}: "
+                    "the folder was recreated, or its disk lost unsynced data; restart from the earliest record",
+                    missing={tp: (at, watermarks[tp][1])},
                 )
 
     def _check_kept(self, starts: Mapping[Partition, int]) -> None:
-        """CursorExpiredError where a segment between was removed with records that were to be read."""
+        """CursorExpiredError where a removed segment held records of assigned partitions."""
         gone = {
             tp: (at, starts[tp])
             for tp, at in self._assigned.items()
@@ -276,16 +272,15 @@ class FileSource(Source):
 
 
 def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
-    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
+    """The newest records of a topic, at most ``limit`` per partition, in order of their positions."""
     source = FileSource(folder, (topic,))
     try:
-        marks = source.watermarks()
-        source.assign({tp: max(low, high - limit) for tp, (low, high) in marks.items()})
+        watermarks = source.watermarks()
+        source.assign({tp: max(low, high - limit) for tp, (low, high) in watermarks.items()})
         records: list[Record] = []
-        while any(at < marks[tp][1] for tp, at in source.positions().items()):
-            records += [
-                one for one in source.poll(_RECENT_POLL, 0.0) if one.offset < marks[one.topic, one.partition][1]
-            ]
+        while any(at < watermarks[tp][1] for tp, at in source.positions().items()):
+            polled = source.poll(_RECENT_POLL, 0.0)
+            records += [record for record in polled if record.offset < watermarks[record.topic, record.partition][1]]
         return sorted(records, key=lambda record: record[:3])
     finally:
         source.close()

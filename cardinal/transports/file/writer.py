@@ -2,18 +2,16 @@
 
 Rules:
 
-1. Blocks are appended whole. Where the disk has no room for all, those that are whole stay, the rest is cut off again
-   at once: what a reader has seen is never taken back.
-2. At opening, a torn tail (what a crash leaves: bytes after the last whole block, with no marker of the file behind)
-   is cut. Whatever was acknowledged lies before it. Anything else that cannot be read is damage: refused, or cut where
-   that was asked for. So is what a power cut may leave of blocks on their way to the disk together, a later one whole
-   and an earlier one not: nothing in the file says which were acknowledged.
-3. A segment is on the disk before the next one has a record; its name, and the folder's, before it has one itself.
-4. When the disk says that it could not keep what it took, nothing more is written: what it kept is only known to the
-   next one that opens the folder and reads. So where somebody has removed the segment that is written: nobody would
-   find what goes there.
+1. Only complete blocks remain. On a full disk an incomplete one is cut off at once: a reader never saw it.
+2. Opening cuts a torn tail (bytes after the last complete block, with no marker of the file behind them), which a crash
+   leaves: acknowledged records are before it. Other unreadable bytes are damage: refused, or cut with ``recover=cut``.
+   A power cut may leave a later block without an earlier one; that is damage too, because the file does not show which
+   blocks were acknowledged.
+3. A segment is synced before the next one has a record; its name and the folder's are synced before its first record.
+4. The writer stops after a failed sync, because only a new read shows which data survived; and when its segment was
+   removed or replaced.
 
-One thread at a time. Nothing here knows of producers and acknowledgements: see :mod:`.sink`.
+One thread at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class LogWriter:
 
     Raises:
         LogInUseError: another writer is at work.
-        LogDamagedError: the newest segment is damaged, and not by a crash.
+        LogDamagedError: the newest segment has damage that no crash explains.
         TransportError: the folder cannot be used.
 
     """
@@ -83,7 +81,7 @@ class LogWriter:
             raise
 
     def declare(self, offsets: Mapping[Partition, int]) -> None:
-        """Make these partitions known, or move them ahead to these next offsets: begins a segment where that is new.
+        """Add these partitions, or advance them to these next offsets, in a new segment where anything changes.
 
         Raises:
             TransportError: there is no room for it.
@@ -97,10 +95,10 @@ class LogWriter:
                 raise TransportError(f"no segment could be begun in {self.folder}: {error.strerror}") from None
 
     def append(self, blocks: Sequence[Sequence[Record]]) -> tuple[int, OSError | None]:
-        """Append these blocks, whose offsets go on from :attr:`offsets`, in one stroke.
+        """Append these blocks, whose offsets continue :attr:`offsets`, with one write.
 
         Returns:
-            How many of them, from the first, are in the file whole; and what kept the others out.
+            The number of blocks, from the first, that were written completely; and the error that stopped the rest.
 
         Raises:
             TransportError: the writer stopped for good.
@@ -115,23 +113,23 @@ class LogWriter:
         except OSError as error:
             return 0, error
         begin, latest, offsets = self._at, self.latest, dict(self.offsets)
-        whole, end = 0, begin
-        while whole < len(encoded) and end + len(encoded[whole]) <= self._written:
-            end += len(encoded[whole])
-            self._count(blocks[whole])
-            whole += 1
+        complete, end = 0, begin
+        while complete < len(encoded) and end + len(encoded[complete]) <= self._written:
+            end += len(encoded[complete])
+            self._count(blocks[complete])
+            complete += 1
         if failure is not None:
             self._cut(end)
         self._at = end
-        if self._index is not None and whole and self._index.due(begin):
+        if self._index is not None and complete and self._index.due(begin):
             self._index.note(index.mark_of(begin, latest, offsets, blocks[0]))
-        return whole, failure
+        return complete, failure
 
     def sync(self) -> None:
-        """Return when the disk has what was appended.
+        """Sync all appended blocks to the disk.
 
         Raises:
-            TransportError: it has not; the writer stopped for good.
+            TransportError: the sync failed; the writer stopped for good.
 
         """
         self._check()
@@ -139,7 +137,7 @@ class LogWriter:
             try:
                 _sync_data(self._fd)
             except OSError as error:
-                # The system may have dropped what it could not write: only reading tells what is there.
+                # The system may have dropped pages that it could not write.
                 self._broken = f"the disk could not keep what was written to {self.folder} ({error.strerror})"
             self._check()
 
@@ -161,10 +159,10 @@ class LogWriter:
         if self._fd != _NONE and self._broken is None and os.fstat(self._fd).st_nlink == 0:
             self._broken = f"the segment that was written in {self.folder} was removed or replaced"
         if self._broken is not None:
-            raise TransportError(f"{self._broken}; nothing more is written: look at the disk, then open it again")
+            raise TransportError(f"{self._broken}; nothing more is written: look at the disk, then reopen the folder")
 
     def _write(self, data: bytes) -> OSError | None:
-        """Write at the end; ``_written`` says how far it went, the error why not farther."""
+        """Write at the end, and set ``_written`` to the end of the written bytes; the error that stopped it."""
         self._written = self._at
         view = memoryview(data)
         while view:
@@ -180,10 +178,10 @@ class LogWriter:
         try:
             os.ftruncate(self._fd, end)
         except OSError as error:
-            self._broken = f"a block that is not whole could not be cut off in {self.folder} ({error.strerror})"
+            self._broken = f"an incomplete block could not be cut off in {self.folder} ({error.strerror})"
 
     def _begin(self, number: int, offsets: Mapping[Partition, int]) -> None:
-        """Begin a segment; OSError where there is no room for it, and then nothing has changed."""
+        """Begin a segment; OSError where the disk is full, and then nothing has changed."""
         self.sync()
         path = path_of(self.folder, number)
         new = path.with_name(path.name + _NEW)
@@ -204,14 +202,14 @@ class LogWriter:
                 with contextlib.suppress(OSError):
                     leftover.unlink()
             if path.exists():
-                self._broken = f"the segment {path} is there and may be gone after a crash"
+                self._broken = f"the segment {path} exists and may be lost in a crash"
             raise
         self.offsets = dict(offsets)
-        self._go_on(fd, number, Header(marker, len(data), dict(offsets), self.latest, before), len(data))
+        self._append_to(fd, number, Header(marker, len(data), dict(offsets), self.latest, before), len(data))
         self._retain()
 
-    def _go_on(self, fd: int, number: int, header: Header, at: int, marks: Sequence[index.Mark] = ()) -> None:
-        """Append to this segment from here on."""
+    def _append_to(self, fd: int, number: int, header: Header, at: int, marks: Sequence[index.Mark] = ()) -> None:
+        """Append to this segment from now on."""
         if self._fd != _NONE:
             os.close(self._fd)
         if self._index is not None:
@@ -220,10 +218,10 @@ class LogWriter:
         self._index = index.IndexWriter(path_of(self.folder, number), header, marks)
 
     def _retain(self) -> None:
-        """Remove the oldest segments while all together are larger than they may be."""
+        """Remove the oldest segments while their total size exceeds ``retention_bytes``."""
         if self._settings.retention_bytes < 0:
             return
-        with contextlib.suppress(OSError, TransportError):  # what cannot be removed now is tried again at the next one
+        with contextlib.suppress(OSError, TransportError):  # retried with the next segment
             numbers = numbers_of(self.folder)
             sizes = {number: path_of(self.folder, number).stat().st_size for number in numbers}
             total = sum(sizes.values())
@@ -237,7 +235,7 @@ class LogWriter:
     # --- opening -------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Go on with the newest segment, mended."""
+        """Repair the newest segment and append to it."""
         for leftover in self.folder.glob(f"*{_NEW}"):
             leftover.unlink()
         while numbers := numbers_of(self.folder):
@@ -250,15 +248,15 @@ class LogWriter:
                 path.rename(path.with_name(path.name + _DAMAGED))
                 continue
             with contextlib.closing(segment):
-                self._mend(segment)
+                self._repair(segment)
             return
 
-    def _mend(self, segment: Segment) -> None:
-        """Read a segment to the last whole block, cut off what a crash left behind it, and go on there."""
+    def _repair(self, segment: Segment) -> None:
+        """Read a segment to its last complete block, cut off a torn tail, and append there."""
         size, at, header = segment.size(), segment.header.size, segment.header
         self.offsets, self.latest = dict(header.offsets), header.latest
         marks: list[index.Mark] = []
-        why = "a block is not whole"
+        why = "a block is incomplete"
         try:
             while (block := segment.try_read(at, size)) is not None:
                 if at - (marks[-1].at if marks else header.size) >= index.STEP:
@@ -276,7 +274,7 @@ class LogWriter:
                 os.fsync(fd)
         except OSError as error:
             raise TransportError(f"{segment.path} cannot be written: {error.strerror}") from None
-        self._go_on(fd, segment.number, header, at, marks)
+        self._append_to(fd, segment.number, header, at, marks)
 
     def _count(self, records: Sequence[Record]) -> None:
         for record in records:

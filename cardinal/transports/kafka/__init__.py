@@ -40,8 +40,8 @@ TRANSACTIONS: Final = frozenset({"transactional.id", "transaction.timeout.ms"})
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     """A sink for the application's topics: creates and checks them, and puts a heartbeat into empty partitions.
 
-    The heartbeat is for readers of the Go implementation, which deliver nothing until every partition has delivered
-    something. An empty partition gets one also when its topic existed: its creator may have been killed in between.
+    Readers of the Go implementation deliver nothing until every partition has delivered a record. An empty partition of
+    an existing topic gets a heartbeat too: its creator may have been killed in between.
     """
     return _open(kafka_settings(url), app, producer_id)
 
@@ -126,7 +126,7 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 
 
 def retention_ms(url: TransportUrl, names: Sequence[str]) -> dict[str, int]:
-    """How long these topics retain records, in milliseconds, -1 for ever; without those that do not reveal it."""
+    """Retention of these topics in milliseconds, -1 for ever, without those whose settings may not be read."""
     settings = kafka_settings(url)
     return TopicAdmin(settings, Cluster(settings)).retention_ms(names)
 

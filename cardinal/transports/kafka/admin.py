@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Every query is answered within the connect timeout, or fails with an error that says why; on any thread.
-2. A leader that is not known yet is waited for: right after a topic's creation, after a broker's restart. A topic that
-   brokers answer without, for a second, was deleted: that fails at once.
-3. A refusal fails at once; with a broker that never answered a handshake is tried, as it may speak another protocol.
-4. A missing topic is created with the time of appending as timestamps, deletion (never compaction), and explicit
-   retention, replication and message size, whatever the broker's defaults are. A topic that exists is never changed;
-   settings that cannot carry the stream are a TopicError.
+1. Every query is answered within the connect timeout, or fails with its reason; on any thread.
+2. A query waits for leaders that are not known yet: after a topic's creation or a broker's restart. A topic that
+   brokers do not list for a second was deleted: that fails immediately.
+3. A refusal fails immediately; a broker that never answered is probed, as it may speak another protocol.
+4. A missing topic is created with append time, deletion (never compaction), and explicit retention, replication and
+   message size, independent of the broker's defaults. An existing topic is never changed; settings that cannot carry
+   the stream are a TopicError.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ REPLICATION_MAX: Final = 3
 
 _MIN_MESSAGE_BYTES: Final = 1_000
 _GONE_SECONDS: Final = 1.0
-"""Brokers answer so long without a topic before it counts as deleted: one may learn of it a moment later."""
+"""Time that brokers do not list a topic until it counts as deleted: one may lag behind the others."""
 _SETTLING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -88,7 +88,7 @@ class Cluster:
         self.reasons = Reasons(settings.address, partial(reason, settings.properties))
         self._answered = False
         self.name = ""
-        # The client is kept: a temporary one would be collected in the middle of a call.
+        # A reference to the client: a temporary one would be collected in the middle of a call.
         try:
             config: dict[str, Any] = {**settings.client(), "error_cb": self.reasons}
             self.client = AdminClient(config)
@@ -111,7 +111,7 @@ class Cluster:
         }
 
     def ends(self, partitions: Sequence[Partition], *, committed: bool = True) -> dict[Partition, int]:
-        """The offset after the last record of each partition: the last readable one, or the last one at all."""
+        """The offset after the last record of each partition; ``committed``: the last readable one."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(partitions, OffsetSpec.latest(), isolation_level=level)  # type: ignore[no-untyped-call] # their code
 
@@ -121,14 +121,14 @@ class Cluster:
 
     def offsets_for_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of each partition whose record is not older; the end where there is none."""
-        ends = self.ends(partitions)  # first: what is written between the two queries may be as new
+        ends = self.ends(partitions)  # first: a record written between the two queries may match
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         level = IsolationLevel.READ_COMMITTED
         found = self._offsets(partitions, spec, lowest=_NO_RECORD, isolation_level=level)
         return {tp: offset if offset > _NO_RECORD else ends[tp] for tp, offset in found.items()}
 
     def metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401 - confluent-kafka's ClusterMetadata
-        """The cluster, or one topic of it, as it is now; queried in slices, so that a refusal fails at once."""
+        """Current metadata of the cluster, or of one topic; queried in slices, so that a refusal fails immediately."""
         deadline = time.monotonic() + self._settings.connect_timeout
         for patience in itertools.chain((_SLICE / 4, _SLICE / 2), itertools.repeat(_SLICE)):
             left = deadline - time.monotonic()
@@ -153,18 +153,18 @@ class Cluster:
         raise self.reasons.unreachable(self._settings.connect_timeout)
 
     def answer(self, future: Future[_Answer]) -> _Answer:
-        """What the broker answers to a request; UnreachableError where it does not."""
+        """The broker's response to a request. UnreachableError: none."""
         try:
             return future.result(self._settings.connect_timeout)
         except TimeoutError:
             raise self.reasons.unreachable(self._settings.connect_timeout) from None
 
     def patiently(self, query: Callable[[], _Answer], doing: str, needed: Iterable[str] = ()) -> _Answer:
-        """Repeat a query while the broker does not know its partitions' leaders yet.
+        """Retry a query until the broker knows its partitions' leaders.
 
         Raises:
             TopicError: one of the topics that are ``needed`` was deleted.
-            UnreachableError, RefusedError, TransportError: the broker is away, says no, or failed.
+            UnreachableError, RefusedError, TransportError: the broker is away, refuses, or failed.
 
         """
         deadline = time.monotonic() + self._settings.connect_timeout
@@ -213,7 +213,7 @@ class Cluster:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _refuse_hidden(self, absent: Sequence[str]) -> None:
-        """RefusedError for a topic that we may not see: Kafka lists it only where it is named."""
+        """RefusedError for a topic that we are not permitted to describe: Kafka reports that only by name."""
         for name in absent[:1]:  # a reader that waits for topics repeats the query, for the next one
             found = self.metadata(name).topics.get(name)
             if found is not None and found.error is not None and found.error.code() in FORBIDDEN:
@@ -236,7 +236,7 @@ class Cluster:
             answers = self.client.list_offsets(wanted, request_timeout=timeout, **options)
             offsets = {(tp.topic, tp.partition): self.answer(answer).offset for tp, answer in answers.items()}
             if min(offsets.values()) < lowest:
-                # For a broker that dies while it is queried the client gives no error, but -1001 as the offset.
+                # For a broker that dies during the query the client returns no error, but -1001 as the offset.
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT))  # noqa: SLF001 - public code with a private name
             return offsets
 
@@ -278,8 +278,8 @@ class TopicAdmin:
     """Topics of a stream.
 
     Arguments:
-        settings: what topics are created with.
-        cluster: queried and changed.
+        settings: settings for created topics.
+        cluster: the cluster.
 
     """
 
@@ -288,7 +288,7 @@ class TopicAdmin:
         self._cluster = cluster
 
     def ensure(self, names: Sequence[str]) -> dict[str, TopicInfo]:
-        """Create what is missing, check what exists.
+        """Create missing topics and check existing ones.
 
         Raises:
             TopicError: a topic cannot be created, or cannot carry the stream.
@@ -347,7 +347,7 @@ class TopicAdmin:
         return self._state(name)
 
     def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
-        """How long these topics retain records, -1 for ever; those whose settings may not be read are left out."""
+        """Retention of these topics, -1 for ever, without those whose settings may not be read."""
         found = {name: self._config(name).get("retention.ms") for name in names}
         return {name: int(value) for name, value in found.items() if value}
 
@@ -448,7 +448,7 @@ class TopicAdmin:
         return TopicState(self._wait_for([name])[name], self._replicas(name), self._described(name))
 
     def _replicas(self, name: str) -> int:
-        """Replicas that each partition has at least; one of several brokers may not know the topic yet."""
+        """The lowest number of replicas of a partition; one of several brokers may not know the topic yet."""
         deadline = time.monotonic() + self._settings.connect_timeout
         while (found := self._cluster.metadata().topics.get(name)) is None or not found.partitions:
             if time.monotonic() > deadline:

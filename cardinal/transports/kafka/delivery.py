@@ -1,16 +1,13 @@
-"""Delivery of messages: the client that sends, and the reports of what it has sent.
+"""Delivery reports of the sending client.
 
 Rules:
 
-1. The client reports every message by itself. A report is counted and nothing else; when the last one of a call has
-   arrived, the call is *settled*. Its callback runs after the client's poll has returned: it may send, and wait for the
-   client's queue, which it could not from inside.
-2. A thread that sends also polls, every so many messages. A thread of its own polls when no other has for a moment.
-   Were it always polling, every report would make two threads take turns at the interpreter (measured, blocks of ten
-   messages: a third of all processor time).
+1. The client reports every message; a report is only counted. With the last report of a call its delivery is complete,
+   and its callback runs after the client's poll has returned: there it may send and wait for the client's queue.
+2. A sending thread polls every :data:`_POLL_EVERY` messages. A background thread polls when no other has recently:
+   polling always costs a third of all processor time, as two threads compete for the interpreter (blocks of ten
+   messages).
 3. A thread that runs callbacks never waits for capacity: it may be the only one that can free some.
-
-Two threads may poll at once, so a report is counted in a way that two may do at once.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 Done: TypeAlias = "Callable[[BaseException | None], None]"
-"""Called with what became of a call: None, or the error."""
+"""Called with the result of a call: None, or the error."""
 _Seen: TypeAlias = "tuple[str, int, int | None, bytes | None]"
 
 _POLL_EVERY: Final = 64
@@ -58,20 +55,20 @@ class Delivery:
     """Reports of one call's messages.
 
     Arguments:
-        total: how many messages the call has, 1 or more.
+        total: number of messages of the call, 1 or more.
         done: called once, when all of them are acknowledged or have failed, with the last error.
-        settled: the queue it joins then.
-        written: by block, collects where its messages were written.
+        complete: the queue that it joins then.
+        written: by block, collects the offsets of its messages.
 
     """
 
-    __slots__ = ("_reports", "_seen", "_settled", "_total", "_written", "done", "error")
+    __slots__ = ("_complete", "_reports", "_seen", "_total", "_written", "done", "error")
 
     def __init__(
         self,
         total: int,
         done: Callable[[KafkaError | None], None],
-        settled: deque[Delivery],
+        complete: deque[Delivery],
         written: Mapping[bytes, Written] = _NOWHERE,
     ) -> None:
         self.done = done
@@ -79,22 +76,22 @@ class Delivery:
         self._seen: list[_Seen] = []
         self.error: KafkaError | None = None
         self._total = total
-        self._settled = settled
-        # next() on a count is one step of the interpreter: two threads never get the same number
+        self._complete = complete
+        # Two threads may poll at the same time; next() on a count is atomic.
         self._reports = itertools.count(1)
 
     def report(self, error: KafkaError | None, message: Message | None) -> None:
-        """One message was acknowledged, or failed: librdkafka's ``on_delivery``."""
+        """Count one acknowledged or failed message: librdkafka's ``on_delivery``."""
         if error is not None:
             self.error = error
         elif self._written and message is not None:
             key = message.key() if len(self._written) > 1 else None
             self._seen.append((message.topic(), message.partition(), message.offset(), key))  # type: ignore[arg-type]
         if next(self._reports) == self._total:
-            self._settled.append(self)
+            self._complete.append(self)
 
     def finish(self) -> None:
-        """Call back for a settled call."""
+        """Call back."""
         try:
             self._note()
         finally:
@@ -102,7 +99,7 @@ class Delivery:
 
     def _note(self) -> None:
         for block_hash, written in self._written.items():
-            # An offset is not known where an earlier try has written the message and its answer was lost.
+            # The offset is unknown where an earlier attempt wrote the message and its response was lost.
             written.wrote(
                 (topic, partition, -1 if offset is None else offset)
                 for topic, partition, offset, key in self._seen
@@ -122,7 +119,7 @@ class Outbound:
 
     Arguments:
         client: librdkafka's producer.
-        look: called now and then, by a thread of its own.
+        look: called periodically on the background thread.
 
     Attributes:
         stopped: the error with which the client stopped for good.
@@ -133,7 +130,7 @@ class Outbound:
         self.client = client
         self._look = look
         self.stopped: KafkaError | None = None
-        self._settled: deque[Delivery] = deque()
+        self._complete: deque[Delivery] = deque()
         self._this = _OfThread()
         self._since_polled = 0
         self._polls = 0
@@ -148,30 +145,29 @@ class Outbound:
 
     @property
     def may_wait(self) -> bool:
-        """True where this thread may wait for capacity (rule 3)."""
+        """True if this thread may wait for capacity (rule 3)."""
         return not (self._this.calls_back or self._this.frees_capacity)
 
     def never_waits(self) -> None:
-        """This thread frees capacity by what it does, and never waits for some."""
+        """Mark this thread as one that frees capacity, and thus never waits for it."""
         self._this.frees_capacity = True
 
     def delivery(
         self, total: int, done: Callable[[KafkaError | None], None], written: Mapping[bytes, Written] = _NOWHERE
     ) -> Delivery:
-        """For one call of so many messages; ``done`` is called when all of them are acknowledged or have failed."""
-        return Delivery(total, done, self._settled, written)
+        """The delivery of one call; ``done`` is called when all its messages are acknowledged or have failed."""
+        return Delivery(total, done, self._complete, written)
 
     def send(self, messages: Sequence[Routed], headers: Headers, delivery: Delivery) -> None:
-        """Send messages. One that the client refuses has failed; where its queue is full, this waits."""
+        """Send messages; waits while the client's queue is full. A message that the client refuses has failed."""
         produce, report = self.client.produce, delivery.report
         for message in messages:
             topic, key, value = message
             try:
-                # Positional: to find arguments by their names takes the client as long as all the rest of the call.
-                # "callback" and "on_delivery" are two names of one thing.
+                # Positional arguments halve the cost of the call; "callback" and "on_delivery" are synonyms.
                 produce(topic, value, key, _ANY_PARTITION, report, report, _NOW, headers)
             except BufferError:
-                self._send_when_room(message, headers, delivery)
+                self._send_when_free(message, headers, delivery)
             except KafkaException as error:
                 report(kafka_error(error), None)
         self._since_polled += len(messages)
@@ -185,38 +181,38 @@ class Outbound:
                 try:
                     self.client.produce(topic, b"", b"", number, on_delivery=delivery.report, headers=headers)
                 except BufferError:
-                    self._poll(_FULL_SECONDS)  # its queue is full of the others
-                except KafkaException as error:  # the topic was created again, with fewer partitions
+                    self._poll(_FULL_SECONDS)  # its queue is full
+                except KafkaException as error:  # the topic was recreated with fewer partitions
                     delivery.report(kafka_error(error), None)
                     break
                 else:
                     break
 
     def poll(self, seconds: float) -> None:
-        """Poll for reports, at most so long for the first, and call back for the calls that they settle."""
+        """Poll for reports, waiting up to ``seconds`` for the first, and call back for complete deliveries."""
         self._since_polled = 0
-        self._polls += 1  # two threads may lose a step here: all that matters is that it moves
+        self._polls += 1  # two threads may lose a step; it only has to change
         self._poll(seconds)
         self._call_back()
 
     def stop(self, error: KafkaError) -> None:
-        """The client sends nothing more (fenced, or its sequence numbers are lost); what is in flight fails."""
+        """Stop the client (fenced, or its sequence numbers are lost) and fail everything in flight."""
         self.stopped = error
         with contextlib.suppress(KafkaException):
             self.client.purge()
 
     def fail_unacknowledged(self, seconds: float) -> None:
-        """Fail everything that is not acknowledged."""
+        """Fail every unacknowledged message."""
         self.client.purge()
         self.client.flush(seconds)
         self._call_back()
 
     def fail_unsent(self) -> None:
-        """Fail everything that was not sent yet; what is on its way may still be acknowledged."""
+        """Fail every unsent message; messages in flight may still be acknowledged."""
         self.client.purge(in_queue=True, in_flight=False)
 
     def close(self, seconds: float) -> None:
-        """Poll no more."""
+        """Stop polling."""
         self._closed.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
@@ -237,26 +233,26 @@ class Outbound:
     def _poll(self, seconds: float) -> None:
         try:
             self.client.poll(seconds)
-        except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised too, and its type claims to be one
+        except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised as well; its stub derives from it
             self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
 
     def _call_back(self) -> None:
-        if not self._settled or self._this.calls_back:
+        if not self._complete or self._this.calls_back:
             return
         self._this.calls_back = True
         try:
-            while self._settled:
+            while self._complete:
                 try:
-                    delivery = self._settled.popleft()
+                    delivery = self._complete.popleft()
                 except IndexError:
                     return  # another thread took the last one
                 delivery.finish()
         finally:
             self._this.calls_back = False
 
-    def _send_when_room(self, message: Routed, headers: Headers, delivery: Delivery) -> None:
+    def _send_when_free(self, message: Routed, headers: Headers, delivery: Delivery) -> None:
         while True:
-            # A report, of whichever call, frees a place in the queue.
+            # Any report frees a slot of the queue.
             self._poll(_FULL_SECONDS)
             try:
                 self.client.produce(

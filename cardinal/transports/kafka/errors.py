@@ -60,7 +60,7 @@ _CREATING: Final = re.compile(r"^Failed to create [a-z ]+: ")
 _PROPERTY: Final = re.compile(r'property[: ]+"?([a-z0-9._]+)"?')
 _FILE: Final = re.compile(r"(ssl\.[a-z.]+\.location) failed")
 _RETRY_SECONDS: Final = 1.0
-"""A refusal counts for so long until the broker is queried again."""
+"""Interval between queries after a refusal."""
 _NO_LOGIN: Final = re.compile(r"supported mechanisms: *$")
 _NOISE: Final = re.compile(
     r"^(?:[a-z_]+://)?\S+?/(?:bootstrap|\d+): |\s*\((?:after|in state)[^)]*\)|, \d+ identical.*$"
@@ -72,7 +72,7 @@ class Reasons:
 
     Arguments:
         address: the brokers without credentials.
-        look: a handshake with a broker that librdkafka fails with, for what it does not report (:mod:`.probe`).
+        look: a handshake with a broker that librdkafka cannot connect to, for a better reason (:mod:`.probe`).
         clock: monotonic seconds.
 
     """
@@ -90,17 +90,17 @@ class Reasons:
         self._away: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep this error: librdkafka's ``error_cb``."""
+        """Record this error: librdkafka's ``error_cb``."""
         if _is_refusal(error):
             if self._refusal is None:
                 self._refused = self._clock()
             self._refusal = error
         elif error.code() in _AWAY and (self._away is None or error.code() != KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - public code
-            # "all brokers are down" says less than the reason of the last of them
+            # "all brokers are down" is less specific than the error of the last of them
             self._away = error
 
-    def standing(self, seconds: float) -> RefusedError | None:
-        """A refusal after which the broker has accepted nothing for so many seconds."""
+    def lasting(self, seconds: float) -> RefusedError | None:
+        """A refusal after which the broker has accepted nothing for ``seconds``."""
         if self._refusal is None or self._clock() - self._refused < seconds:
             return None
         return self.refusal()
@@ -109,12 +109,12 @@ class Reasons:
         """The error for a broker that has refused us; None where it has not."""
         if self._refusal is None:
             return None
-        if self._refusal.code() not in _LOGIN and (found := self.suspicion()):
-            return found
+        if self._refusal.code() not in _LOGIN and (suspicion := self.suspicion()):
+            return suspicion
         return _refused(self._refusal, self.address)
 
     def suspicion(self) -> RefusedError | None:
-        """The error for a broker that has neither answered nor refused us, by a handshake with it; done once."""
+        """The error for a broker that has neither answered nor refused us, from one handshake."""
         if not self._looked:
             self._looked = True
             self._seen = self._look()
@@ -123,17 +123,17 @@ class Reasons:
         return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._seen}")
 
     def forget(self) -> None:
-        """Start over: the broker has answered. Reports from before explain no later failure."""
+        """Discard all reports, after the broker has answered."""
         self.withdraw()
         self._away = None
 
     def withdraw(self) -> None:
-        """Forget a refusal that was reported, though the broker has not answered yet."""
+        """Discard a refusal that was reported, though the broker has not answered yet."""
         self._refusal = self._seen = None
         self._looked = False
 
     def unreachable(self, seconds: float) -> TransportError:
-        """The error for a broker that has not answered for so many seconds."""
+        """The error for a broker that has not answered for ``seconds``."""
         if refusal := self.refusal():
             return refusal
         why = f" ({_clean(self._away)})" if self._away is not None else ""
@@ -144,7 +144,7 @@ class Reasons:
         )
 
     def map(self, error: KafkaError, doing: str) -> TransportError:
-        """The error of ours for one of theirs.
+        """Cardinal's error for one of librdkafka's.
 
         Arguments:
             error: of a call, a record or a delivery report.
@@ -166,12 +166,11 @@ class Reasons:
 
 
 class PendingError:
-    """An error that the client has reported, until a poll raises it.
+    """An error that the client has reported, until a poll raises it, after the records before it.
 
-    It is raised after the records before it. Of expired offsets and of a deleted topic the client fetches nothing more,
-    and reports it once: every poll raises it, until another assignment. A missing permission is reported once, and the
-    client retries in silence: every poll raises it, and after a while the source starts over, so that the broker
-    refuses again or answers. Any other error is raised once.
+    The client reports expired offsets, a deleted topic and a missing permission once: every poll raises these, until
+    another assignment. After a missing permission the source reassigns every second, so that the broker answers or
+    refuses anew. Any other error is raised once.
     """
 
     def __init__(self) -> None:
@@ -182,23 +181,23 @@ class PendingError:
         return self._why is not None
 
     def keep(self, why: Callable[[], CardinalError]) -> None:
-        """Keep the error that this makes, unless one is kept already."""
+        """Record the error that ``why`` makes, unless one is pending."""
         if self._why is None:
             self._why = why
 
     def forget(self) -> None:
-        """Keep no error."""
+        """Discard the error."""
         self._why = self._refused = None
 
-    def is_stale(self, now: float) -> bool:
-        """Return True for a refusal of a while ago."""
+    def retry_due(self, now: float) -> bool:
+        """True for a refusal that is older than the retry interval."""
         return self._refused is not None and now - self._refused >= _RETRY_SECONDS
 
     def throw(self, now: float) -> None:
-        """Raise the error that is kept, if any.
+        """Raise the pending error, if any.
 
         Raises:
-            UnreachableError: its cause cannot be found out just now; the next call tries again.
+            UnreachableError: its cause cannot be determined now; the next call retries.
 
         """
         if self._why is None:
@@ -217,19 +216,19 @@ def kafka_error(error: KafkaException) -> KafkaError:
 
 
 def bad_setting(error: KafkaException) -> ConfigurationError:
-    """The error for settings that librdkafka refuses; its text names the property, never a value of a secret."""
+    """The error for settings that librdkafka refuses; names the property, never a secret's value."""
     inner = kafka_error(error)
     text = _CREATING.sub("", inner.str())
-    found = _PROPERTY.search(text)
-    name = found and first_name(found[1])
-    if found is not None:
-        text = text.replace(found[1], str(name))
+    match = _PROPERTY.search(text)
+    name = match and first_name(match[1])
+    if match is not None:
+        text = text.replace(match[1], str(name))
     if name is not None and text.startswith("No such"):
         return unknown_option(name)
     if failed := _FILE.search(text):
         return ConfigurationError(
-            f"the file of {failed[1]} cannot be used: check that it is there, that this user may read it, and that it "
-            "is in PEM",
+            f"the file of {failed[1]} cannot be used: check that it exists, that this user may read it, and that it is "
+            "in PEM format",
             setting=failed[1],
         )
     if name is not None and re.search(r"password|secret|pem|oauthbearer\.config", name):
@@ -252,7 +251,7 @@ def _refused(error: KafkaError, address: str) -> RefusedError:
 
 
 def _clean(error: KafkaError) -> str:
-    """Their text without the parts that only librdkafka's developers need."""
+    """The error's text without the parts that only librdkafka's developers need."""
     text = error.str() or error.name()
     previous = ""
     while previous != text:

@@ -1,8 +1,8 @@
-"""One handshake with a broker that librdkafka could not talk to, for one clear sentence.
+"""Handshake probe: the reason why librdkafka cannot connect to a broker.
 
-librdkafka reports a certificate for another host and one by an unknown CA alike, and nothing but a lost connection
-where one side speaks TLS and the other does not, or where a login is required and none was sent. The handshake is done
-once for a client, after librdkafka has failed; no login is tried.
+librdkafka does not distinguish a certificate for another host from one by an unknown CA, and reports only a lost
+connection where TLS or a login is missing on one side. The probe runs once per client, after librdkafka has failed, and
+sends no login.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _PORT: Final = 9092
 _WRONG_HOST: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
-# Requests of Kafka's protocol: size, which one, version, correlation id, no client id; a body.
+# Requests of Kafka's protocol: size, API key, version, correlation id, no client id; a body.
 _VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _METADATA: Final = struct.pack(">ihhihib", 15, 3, 4, 2, -1, 0, 0)
 _CERTIFICATE: Final = "it requires a client certificate: set ssl.certificate.location and ssl.key.location"
 
 
 def reason(properties: Mapping[str, str]) -> str | None:
-    """Why a client with these librdkafka properties cannot talk to its first broker; None where that is not visible."""
+    """The reason why a client with these librdkafka properties cannot connect to its first broker; None if unknown."""
     host, _, port = properties["bootstrap.servers"].split(",")[0].strip().rpartition(":")
     address = (host.strip("[]") or port, int(port) if host and port.isdecimal() else _PORT)
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     uses_tls, login = protocol.endswith("SSL"), "SASL" in protocol
-    with suppress(OSError, ValueError):  # nobody answers, or something else is wrong
+    with suppress(OSError, ValueError):  # no answer, or another fault
         try:
             with socket.create_connection(address, _SECONDS) as plain:
                 context = _context(properties, checks=uses_tls)
@@ -57,13 +57,13 @@ def _of_tls(error: OSError, host: str, properties: Mapping[str, str]) -> str | N
         return f"its certificate is by a CA that is not trusted ({error.verify_message}): set ssl.ca.location"
     if "ALERT" not in (getattr(error, "reason", None) or ""):
         return None
-    # A server refuses a certificate, or that there is none, after the handshake.
-    given = "ssl.certificate.location" in properties
-    return "it refuses our certificate: use one by a CA that it trusts" if given else _CERTIFICATE
+    # A server refuses a certificate, or its absence, after the handshake.
+    sent = "ssl.certificate.location" in properties
+    return "it refuses our certificate: use one by a CA that it trusts" if sent else _CERTIFICATE
 
 
 def _context(properties: Mapping[str, str], *, checks: bool) -> ssl.SSLContext:
-    """The checks of librdkafka, or none."""
+    """A TLS context with the checks of librdkafka, or none."""
     ca = Path(properties.get("ssl.ca.location", ""))
     file, folder = str(ca) if ca.is_file() else None, str(ca) if ca.name and ca.is_dir() else None
     context = ssl.create_default_context(cafile=file, capath=folder, cadata=properties.get("ssl.ca.pem"))
@@ -79,13 +79,13 @@ def _context(properties: Mapping[str, str], *, checks: bool) -> ssl.SSLContext:
 
 
 def _of_kafka(connection: socket.socket, *, login: bool) -> str | None:
-    """A listener that requires a login answers which versions it speaks, and hangs up on any other request."""
+    """The reason of a listener that answers ApiVersions and closes the connection on any other request: no login."""
     refuses = _answers(connection, _VERSIONS) and not login and not _answers(connection, _METADATA)
     return "it requires a login: set user, password and sasl.mechanism" if refuses else None
 
 
 def _answers(connection: socket.socket, request: bytes) -> bool:
-    """False where the other side hangs up. TimeoutError: neither."""
+    """True for an answer, False if the other side closes the connection. TimeoutError: neither."""
     try:
         connection.sendall(request)
         return len(connection.recv(1 << 20)) > 0

@@ -5,11 +5,10 @@ Rules:
 1. Idempotent, acknowledged by all in-sync replicas, partition by FNV-1a of the key, as the Go implementation does:
    copies of one key from any number of producers meet in one partition.
 2. A message larger than its topic or the client allows is refused before the first message of its call is sent.
-3. What is sent and not acknowledged is bounded in bytes: a sending thread waits, and polls meanwhile
-   (:mod:`.delivery`). A thread that runs callbacks never waits; what it sends are seals, one small message a block, and
-   the client's own queue has capacity for them beyond the bound.
-4. A message that fails fails its call. Other calls are not touched.
-5. Where the client stops for good, every call in flight and every later one fails with a ClientStoppedError, or with a
+3. Bytes in flight are bounded: a sending thread waits, and polls meanwhile (:mod:`.delivery`). A thread that runs
+   callbacks never waits; it sends only seals, for which the client's queue has capacity beyond the bound.
+4. A failed message fails its call, and no other one.
+5. When the client stops for good, every call in flight and every later one fails with a ClientStoppedError, or with a
    FencedError where another producer took over.
 """
 
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
 _OVERHEAD: Final = 128
-"""Bytes that travel with a key and value at most: batch header, lengths, our two headers without the id."""
+"""Overhead of a message at most: batch header, lengths, our two headers without the id."""
 
 _RANGES_OVERHEAD: Final = 16
 """Bytes of a record's header beyond its name and value, at most."""
@@ -73,7 +72,7 @@ class KafkaSink(Sink):
         config: librdkafka's properties for a producer.
         topics: every topic that may be written, by name.
         producer_id: goes into a header of every record.
-        queue_bytes: what may be in flight before ``send`` waits.
+        queue_bytes: bytes that may be in flight before ``send`` waits.
         reasons: collects the broker's refusals.
         recent: reads the newest records of the default topic.
         channel: creates the topic of a reorg channel, or checks the one that exists.
@@ -122,11 +121,11 @@ class KafkaSink(Sink):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Channels, and records of elsewhere."""
+        """Channels and replayed records."""
         return self._capabilities
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse what the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        """Refuse messages that the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         if self._outbound.stopped is not None:
@@ -193,7 +192,7 @@ class KafkaSink(Sink):
         return future
 
     def recent(self, limit: int) -> list[Record]:
-        """The newest records of the default topic, at most ``limit`` a partition."""
+        """The newest records of the default topic, at most ``limit`` per partition."""
         return self._recent(limit)
 
     def open_channel(self, topic: str) -> None:
@@ -221,10 +220,10 @@ class KafkaSink(Sink):
             self._outbound.poll(_SLICE_SECONDS)
 
     def close(self) -> None:
-        """Flush for a bounded time, fail what is left, release the connection."""
+        """Flush for a bounded time, fail the remaining calls, release the connection."""
         if self._closed:
             return
-        self._refusal = None  # one from before explains no failure of now
+        self._refusal = None  # an old refusal explains no failure from now on
         with contextlib.suppress(CardinalError):  # what is left fails its own futures below
             self.flush(CLOSE_SECONDS)
         with self._lock:
@@ -238,7 +237,7 @@ class KafkaSink(Sink):
     # --- inside --------------------------------------------------------------------------------------------
 
     def _send_seal(self, batch: Routed, done: Done, written: Written | None) -> None:
-        """Send a Batch. One message of a block that was admitted: it is not counted, and never waits."""
+        """Send a Batch, which is not counted and never waits."""
         self._count_in(0)
         self._outbound.send((batch,), self._seal(batch, written), self._delivery(batch.key, 1, 0, done))
 
@@ -251,8 +250,8 @@ class KafkaSink(Sink):
         return [*self._sealed, (RANGES_HEADER, ranges)] if len(ranges) + _RANGES_OVERHEAD <= capacity else self._sealed
 
     def _look_at_refusal(self) -> None:
-        """Fail unsent messages where the broker refuses us for good, instead of retrying until they expire."""
-        if self._calls and (refusal := self._reasons.standing(_REFUSED_SECONDS)) is not None:
+        """Fail unsent messages after a lasting refusal, instead of retrying until they expire."""
+        if self._calls and (refusal := self._reasons.lasting(_REFUSED_SECONDS)) is not None:
             self._refusal = refusal
             self._reasons.withdraw()
             self._outbound.fail_unsent()
@@ -268,7 +267,7 @@ class KafkaSink(Sink):
         return {}
 
     def _limit(self, topic: TopicInfo) -> int:
-        """How long key and value of a message for this topic may be together."""
+        """Bytes that key and value of a message for this topic may have together."""
         return min(topic.max_message_bytes, self._most) - self._overhead
 
     def _oversize(self, topic: str, key: bytes, size: int) -> OversizeError:
@@ -292,7 +291,7 @@ class KafkaSink(Sink):
         return self._delivery(key, count, size, done, written)
 
     def _wait_for_capacity(self, size: int) -> None:
-        """One call that is larger than the bound goes alone."""
+        """True if there is capacity; a call that is larger than the bound is sent alone."""
         while self._in_flight and self._in_flight + size > self._queue_bytes and self._outbound.may_wait:
             if self._closed:
                 break
@@ -324,18 +323,18 @@ class KafkaSink(Sink):
             self._calls -= 1
 
     def _send_records(self, records: Sequence[Record], delivery: Delivery) -> None:
-        """Send them with their headers, but for the one that names offsets of elsewhere."""
+        """Send records with their headers, except the one that names offsets of another log."""
         for record in records:
             message = Routed(record.topic, record.key, record.value)
             headers: Headers = [header for header in record.headers if header[0] != RANGES_HEADER]
             self._outbound.send((message,), headers, delivery)
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
-        """The error for a block one of whose messages was not acknowledged."""
+        """The error for a block with an unacknowledged message."""
         return self._meaning(error, self._outbound.stopped, block_hash)
 
     def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
-        """The same, by the error with which the client stopped if it has."""
+        """As :meth:`_failed`, given the error with which the client stopped, if it has."""
         if self._refusal is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
             return self._refusal
         mapped = self._reasons.map(stopped or error, "while taking messages")

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Partitions are assigned, never subscribed: a cursor says where to read, not a group.
-2. Committed records only. A position passes control records and gaps, because the end of a partition is reported
-   with the offset that comes next (``enable.partition.eof``).
-3. Offsets that retention has removed are an error that names them, never skipped in silence.
-4. Where the URL names a group (``group.id``), positions are committed for it every few seconds, so that ordinary
-   tools show the lag; nothing is ever read from them, and nothing waits for a broker that is away.
-5. A broker that is away is waited for; the client reconnects by itself. One that refuses us is an error.
+1. Partitions are assigned, never subscribed: positions come from a cursor, not from a group.
+2. Committed records only. Positions move past control records and gaps, because the end of a partition is reported
+   with the next offset (``enable.partition.eof``).
+3. Expired offsets are an error that names them, never skipped silently.
+4. With ``group.id``, positions are committed every few seconds, so that common tools show the lag; they are never read,
+   and no call waits for a broker that is away.
+5. The client reconnects to a broker that is away; a refusal is an error.
 6. A client that no longer fetches a partition is replaced by a new one (:mod:`.watchdog`).
 7. Partitions are only ever added. A topic that two queries in a row did not find was deleted.
 """
@@ -52,7 +52,7 @@ _TOPICS_SECONDS: Final = 0.1
 _RECENT_SECONDS: Final = 10.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
-_record: Final = partial(tuple.__new__, Record)  # past NamedTuple's own constructor, which takes twice as long
+_record: Final = partial(tuple.__new__, Record)  # NamedTuple's own constructor takes twice as long
 
 
 class KafkaSource(Source):
@@ -65,7 +65,7 @@ class KafkaSource(Source):
 
     Raises:
         TopicError: a topic does not exist.
-        UnreachableError, RefusedError: the broker is away or says no.
+        UnreachableError, RefusedError: the broker is away or refuses.
 
     """
 
@@ -121,9 +121,9 @@ class KafkaSource(Source):
         return self._known
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained and the next readable offset of every partition that was seen, as they are now.
+        """The lowest retained and the next readable offset of every seen partition.
 
-        Never older ones: that a position has passed them proves that nothing of before is left to read.
+        Never cached: a position beyond them proves that every earlier record was read.
 
         Raises:
             TopicError: a topic was deleted.
@@ -146,7 +146,7 @@ class KafkaSource(Source):
         """Read each of these partitions from the given offset on, and no other.
 
         Raises:
-            CursorExpiredError: retention has removed records from a position on, or a position lies behind the end.
+            CursorExpiredError: retention has removed records from a position on, or a position is beyond the end.
             TopicError: there is no such partition.
 
         """
@@ -181,7 +181,7 @@ class KafkaSource(Source):
         return list(map(_record, self._poll(limit, timeout, whole=True)))
 
     def poll_rows(self, limit: int, timeout: float) -> list[Row]:
-        """Less than :meth:`poll`, and faster: see :meth:`cardinal.transports.base.Source.poll_rows`."""
+        """Plain rows, faster than :meth:`poll`: see :meth:`cardinal.transports.base.Source.poll_rows`."""
         return self._poll(limit, timeout, whole=False)
 
     def positions(self) -> dict[Partition, int]:
@@ -200,7 +200,7 @@ class KafkaSource(Source):
     # --- inside --------------------------------------------------------------------------------------------
 
     def _poll(self, limit: int, timeout: float, *, whole: bool) -> list[Row]:
-        if self._pending.is_stale(time.monotonic()):
+        if self._pending.retry_due(time.monotonic()):
             self._pending.forget()
             self._read_again()
         self._pending.throw(time.monotonic())
@@ -235,7 +235,7 @@ class KafkaSource(Source):
         self._read_again()
 
     def _read_again(self) -> None:
-        """Assign our positions again: what the client had fetched beyond them is fetched again."""
+        """Reassign our positions: the client refetches records beyond them."""
         self._watchdog.forget(self._positions)
         self._ends.clear()
         self._held.clear()
@@ -244,7 +244,7 @@ class KafkaSource(Source):
         self.pause(paused)
 
     def _commit(self) -> None:
-        """Commit the positions for the group. Only a figure for operators: a failure is no error."""
+        """Commit the positions for the group, for operators' tools only: a failure is no error."""
         now = time.monotonic()
         if not self._grouped or not self._positions or now - self._committed < _COMMIT_SECONDS:
             return
@@ -254,7 +254,7 @@ class KafkaSource(Source):
             self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def _commit_last(self) -> bool:
-        """Commit at the end, and wait as long as a broker needs that answers; return True where it did."""
+        """Commit at the end, and wait for a broker that answers; True if it did."""
         if not self._grouped or self._answer == self._positions:
             return True
         self._committed = -_COMMIT_SECONDS
@@ -267,11 +267,11 @@ class KafkaSource(Source):
         return self._answer == self._positions
 
     def _answered(self, _error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """The coordinator has answered to a commit, with success or not."""
+        """Note the coordinator's response to a commit, with or without success."""
         self._answer = {(found.topic, found.partition): found.offset for found in offsets}
 
     def _wait(self, limit: int, timeout: float) -> list[Row]:
-        """Wait for one message, then take what has arrived with it.
+        """Wait for one message, then return all that have arrived.
 
         ``consume(n, timeout)`` would wait for all n or for the whole timeout.
         """
@@ -281,7 +281,7 @@ class KafkaSource(Source):
             rows = self._receive(1, max(left, 0.0))
             if rows and limit > 1:
                 rows += self._receive(limit - 1, 0.0)
-            # An end of partition wakes us as well and is no record: wait on for the rest of the time.
+            # An end of partition wakes the poll as well and is no record: wait for the rest of the time.
             if rows or left <= 0 or self._pending:
                 return rows
             if refusal := self._reasons.refusal():
@@ -304,7 +304,7 @@ class KafkaSource(Source):
         return rows
 
     def _release(self, limit: int) -> list[Row]:
-        """Rows that had been fetched when their partition was paused, which it no longer is."""
+        """Rows of resumed partitions, fetched when these were paused."""
         if not self._held:
             return []
         held, self._held = self._held, []
@@ -316,7 +316,7 @@ class KafkaSource(Source):
         return rows
 
     def _read_up_to(self, next_offsets: Mapping[Partition, int]) -> None:
-        """Move positions behind what is delivered now, and past control records at the end."""
+        """Move positions past the delivered records, and past control records at the end."""
         for tp, at in next_offsets.items():
             self._positions[tp] = max(at, self._positions.get(tp, 0))
         for tp in (*next_offsets, *self._ended):
@@ -335,33 +335,33 @@ class KafkaSource(Source):
         elif code in _GONE:
             self._pending.keep(lambda: deleted(topic, self._settings.address))
         elif code == KafkaError.GROUP_AUTHORIZATION_FAILED and not self._grouped:
-            pass  # librdkafka looks for the group's coordinator, which nothing here needs
+            pass  # librdkafka looks for the group's coordinator, which this source does not need
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
             mapped = self._reasons.map(error, f"while reading {topic}".strip())
             self._pending.keep(lambda: mapped)
 
     def _check(self, positions: Mapping[Partition, int]) -> None:
         """Refuse positions that cannot be read from; raises as :meth:`assign`."""
-        marks = self.watermarks()
-        for topic, number in positions.keys() - marks.keys():
+        watermarks = self.watermarks()
+        for topic, number in positions.keys() - watermarks.keys():
             raise TopicError(
                 f"there is no partition {number} of {topic}: the topic was created again; start again", topic=topic
             )
-        if missing := {tp: (at, marks[tp][0]) for tp, at in positions.items() if at < marks[tp][0]}:
+        if missing := {tp: (at, watermarks[tp][0]) for tp, at in positions.items() if at < watermarks[tp][0]}:
             raise expired(missing, "retention.ms")
         for tp, at in positions.items():
-            if at > marks[tp][1] and at > self._cluster.ends([tp], committed=False)[tp]:
+            if at > watermarks[tp][1] and at > self._cluster.ends([tp], committed=False)[tp]:
                 raise CursorExpiredError(
-                    f"{tp[0]}:{tp[1]} ends at {marks[tp][1]}, before the position {at}: "
+                    f"{tp[0]}:{tp[1]} ends at {watermarks[tp][1]}, before the position {at}: "
                     "the topic was created again; start again",
-                    missing={tp: (at, marks[tp][1])},
+                    missing={tp: (at, watermarks[tp][1])},
                 )
 
     def _out_of_range(self, tp: Partition) -> CursorExpiredError:
         """The error for a partition whose broker has nothing at our position.
 
         Raises:
-            UnreachableError: the broker is away by now.
+            UnreachableError: the broker is away.
 
         """
         at = self._positions.get(tp, 0)
@@ -400,13 +400,13 @@ def _close_later(client: Consumer) -> None:
 
 
 def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]:
-    """The newest records of a topic, at most ``limit`` a partition, in order of their positions."""
+    """The newest records of a topic, at most ``limit`` per partition, in order of their positions."""
     with contextlib.closing(KafkaSource(settings, [topic])) as source:
-        marks = source.watermarks()
-        source.assign({tp: max(low, high - limit) for tp, (low, high) in marks.items()})
+        watermarks = source.watermarks()
+        source.assign({tp: max(low, high - limit) for tp, (low, high) in watermarks.items()})
         records: list[Record] = []
         deadline = time.monotonic() + _RECENT_SECONDS
-        while any(at < marks[tp][1] for tp, at in source.positions().items()):
+        while any(at < watermarks[tp][1] for tp, at in source.positions().items()):
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s: the server is away, "

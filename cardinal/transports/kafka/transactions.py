@@ -1,4 +1,4 @@
-"""Sink on Kafka with transactions: readers of committed records see a whole update or nothing of it.
+"""Sink on Kafka with transactions: readers of committed records see a complete update or nothing of it.
 
 Rules:
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _SLICE: Final = 1.0
 _IDLE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.002
-"""The longest time for which a stage that is acknowledged goes unnoticed, where the other thread took the reports."""
+"""Delay until an acknowledged stage is noticed, where the other thread received the reports."""
 _SETTINGS: Final = frozenset(
     {
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
@@ -98,10 +98,10 @@ class TransactionalKafkaSink(KafkaSink):
     Arguments:
         timeout: ``transaction.timeout.ms`` in seconds.
         connect_timeout: seconds until a broker must have answered.
-        ends: where each partition of the default topic ends, by what is written, committed or not.
-        plain: sends heartbeats outside of transactions. Consumers of the Go implementation are at the end of a
-            partition when they have read its last offset but one, and a transaction's marker is the last: without a
-            heartbeat behind it they never are.
+        ends: the end of each partition of the default topic, uncommitted records included.
+        plain: sends heartbeats outside of transactions. Consumers of the Go implementation take a partition as read
+            when they have its last offset but one, and the last is a transaction's marker: without a heartbeat after
+            it they wait for ever.
         others: as :class:`~.sink.KafkaSink`; ``config`` holds the transactional id.
 
     """
@@ -120,13 +120,13 @@ class TransactionalKafkaSink(KafkaSink):
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
-        self._late = False
-        """A transaction was open for too long."""
+        self._overdue = False
+        """True once a transaction was open for too long."""
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
         self._capabilities = replace(self._capabilities, transaction_seconds=timeout, polled=False)
         self._behind_markers = set(self._topics)
-        self._worker = threading.Thread(target=self._work_off, name="cardinal-kafka-transactions", daemon=True)
+        self._worker = threading.Thread(target=self._process, name="cardinal-kafka-transactions", daemon=True)
         self._worker.start()
 
     # --- Sink ----------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class TransactionalKafkaSink(KafkaSink):
         if last:
             stages.append(_Stage(len(last), lambda delivery: self._outbound.send(last, self._headers, delivery)))
         topics = {message.topic for message in everything}
-        return self._line_up(everything[0].key[HASH] if everything else b"", size, topics, stages)
+        return self._enqueue(everything[0].key[HASH] if everything else b"", size, topics, stages)
 
     def uncommitted_ends(self) -> Ends | None:
         """See :meth:`cardinal.transports.base.Sink.uncommitted_ends`."""
@@ -179,14 +179,14 @@ class TransactionalKafkaSink(KafkaSink):
         stage = _Stage(len(records), lambda delivery: self._send_records(records, delivery))
         first = records[0].key[HASH] if records else b""
         topics = {record.topic for record in records}
-        return self._line_up(first, size, topics, [stage] if records else [])
+        return self._enqueue(first, size, topics, [stage] if records else [])
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
         """One heartbeat into each of these partitions, outside of transactions."""
         self._plain.heartbeat(partitions, timeout)
 
     def close(self) -> None:
-        """Flush for a bounded time, abort what is left, release the connection."""
+        """Flush for a bounded time, abort the open transaction, release the connection."""
         super().close()
         self._calls_waiting.put(None)
         if threading.current_thread() is not self._worker:
@@ -195,7 +195,7 @@ class TransactionalKafkaSink(KafkaSink):
 
     # --- the worker ----------------------------------------------------------------------------------------
 
-    def _line_up(self, block_hash: bytes, size: int, topics: set[str], stages: list[_Stage]) -> Future[None]:
+    def _enqueue(self, block_hash: bytes, size: int, topics: set[str], stages: list[_Stage]) -> Future[None]:
         future = new_future()
         if stages:
             size += sum(stage.messages for stage in stages) * self._overhead
@@ -206,14 +206,14 @@ class TransactionalKafkaSink(KafkaSink):
             future.set_result(None)
         return future
 
-    def _work_off(self) -> None:
+    def _process(self) -> None:
         self._outbound.never_waits()
         while (call := self._next_call()) is not None:
             error: BaseException | None = None
             self._behind_markers |= call.topics
             try:
                 self._transaction(call)
-            except Exception as failure:  # noqa: BLE001 - it ends the call's future; other calls wait behind it
+            except Exception as failure:  # noqa: BLE001 - it ends the call's future; the thread serves further calls
                 error = failure
             self._count_out(call.size)
             settle(call.future, error)
@@ -222,7 +222,7 @@ class TransactionalKafkaSink(KafkaSink):
                 self._outbound.client.abort_transaction(_SLICE)
 
     def _next_call(self) -> _Call | None:
-        """The next call; while none comes, and at the end, heartbeats go where a marker is the last record."""
+        """The next call. When idle, and at the end, send heartbeats to partitions that end with a marker."""
         while True:
             try:
                 call = self._calls_waiting.get(timeout=_IDLE_SECONDS if self._behind_markers else None)
@@ -241,7 +241,7 @@ class TransactionalKafkaSink(KafkaSink):
                 self._plain.beat(partitions)
 
     def _transaction(self, call: _Call) -> None:
-        """Begin, send stage by stage, commit. DeliveryError, FencedError, … when it was aborted instead."""
+        """Begin, send stage by stage, commit. DeliveryError, FencedError, …: it was aborted."""
         if self._outbound.closed:
             raise TransportError("the sink was closed before this could be sent")
         if (stopped := self._outbound.stopped) is not None:
@@ -264,11 +264,11 @@ class TransactionalKafkaSink(KafkaSink):
         return None
 
     def _send(self, stage: _Stage) -> None:
-        """Hand over the messages of a stage and wait until all of them are acknowledged."""
-        settled: list[KafkaError | None] = []
-        delivery = self._outbound.delivery(stage.messages, settled.append, stage.written)
+        """Send the messages of a stage and wait until all of them are acknowledged."""
+        results: list[KafkaError | None] = []
+        delivery = self._outbound.delivery(stage.messages, results.append, stage.written)
         stage.send(delivery)
-        while not settled:
+        while not results:
             if self._outbound.closed:  # no other thread polls any more
                 self._outbound.fail_unacknowledged(_SLICE)
             else:
@@ -276,8 +276,8 @@ class TransactionalKafkaSink(KafkaSink):
         if delivery.error is not None:
             raise _UndeliveredError(self._outbound.stopped or delivery.error)
 
-    def _patiently(self, step: Callable[[float], None], *, until: float | None = None) -> None:
-        """Commit or abort, again and again while the broker does not answer."""
+    def _repeat(self, step: Callable[[float], None], *, until: float | None = None) -> None:
+        """Commit or abort, and retry while the broker does not answer."""
         while True:
             try:
                 step(_SLICE)
@@ -292,36 +292,36 @@ class TransactionalKafkaSink(KafkaSink):
                 return
 
     def _abort(self, error: KafkaError, block_hash: bytes) -> CardinalError:
-        """Abort the open transaction, and return the error for its call; where that cannot be, the sink stops.
+        """Abort the open transaction, and return the error for its call; where that is impossible, stop the sink.
 
-        A broker that aborts what is overdue may have done so itself before, and then fences us in the next
-        transaction. So what is overdue stops the sink, however the abort ends.
+        The broker may have aborted an overdue transaction already, and then fences us in the next one. So an overdue
+        transaction stops the sink, even if the abort succeeds.
         """
         since = self._since
         if since is not None and not error.fatal():
             try:
-                self._patiently(self._outbound.client.abort_transaction, until=since + self._timeout)
+                self._repeat(self._outbound.client.abort_transaction, until=since + self._timeout)
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
             else:
                 since = None
-        error = self._outbound.stopped or error  # a thread that polls may have met it
-        self._late = self._is_late
-        if self._late or error.fatal():
-            self._since = None  # from now on the clock says nothing about it
+        error = self._outbound.stopped or error  # the polling thread may have received it
+        self._overdue = self._is_overdue
+        if self._overdue or error.fatal():
+            self._since = None  # the transaction is over
             self._outbound.stop(error)
             return self._failed(error, block_hash)
         self._since = since
         return self._meaning(error, None, block_hash)
 
     @property
-    def _is_late(self) -> bool:
-        """True where a transaction is or was open for longer than it may be."""
-        return self._late or (self._since is not None and time.monotonic() - self._since >= self._timeout)
+    def _is_overdue(self) -> bool:
+        """True if a transaction is or was open for longer than the timeout."""
+        return self._overdue or (self._since is not None and time.monotonic() - self._since >= self._timeout)
 
     def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
-        """As that of a sink without transactions; what is too late is no other producer's doing."""
-        if stopped is not None and self._is_late:
+        """As for a sink without transactions; an overdue transaction was not fenced by another producer."""
+        if stopped is not None and self._is_overdue:
             return ClientStoppedError(
                 f"a transaction was open for longer than transaction.timeout.ms ({self._timeout:g} s), and the broker "
                 "has aborted it: start the producer again, and send what was not acknowledged"
@@ -329,19 +329,19 @@ class TransactionalKafkaSink(KafkaSink):
         return super()._meaning(error, stopped, block_hash)
 
     def _look_at_refusal(self) -> None:
-        """No message is tried for longer than its transaction may be open."""
+        """Nothing: no message is retried for longer than its transaction may be open."""
 
     def _connect(self) -> Producer:
         producer = super()._connect()
-        self._take_id(producer)
+        self._acquire_id(producer)
         return producer
 
-    def _take_id(self, client: Producer) -> None:
-        """Take the transactional id: its last owner is fenced, and what that one left open is aborted.
+    def _acquire_id(self, client: Producer) -> None:
+        """Acquire the transactional id: its last owner is fenced, and an open transaction of that one is aborted.
 
         Raises:
             ConfigurationError: the broker refuses the transaction timeout.
-            UnreachableError, RefusedError, FencedError: the broker is away or says no; another client takes it too.
+            UnreachableError, RefusedError, FencedError: the broker is away or refuses; another client acquires it too.
 
         """
         deadline = time.monotonic() + self._connect_timeout

@@ -1,9 +1,9 @@
 """Watchdog for partitions that the Kafka client no longer fetches.
 
-librdkafka may stop fetching a partition after its leader's epoch has changed, without an error (its issue 4492 is one
-way; seen with 2.16 after a starved broker had been fenced: one partition of 520, for seventeen minutes; neither a seek
-nor a new assignment helped, a new client did). Such a partition is one that the broker has more of, and of which
-nothing came for a minute of polls that left nothing fetched: before that its records may wait for their reader.
+librdkafka may silently stop fetching a partition after its leader's epoch has changed (its issue 4492 is one case; seen
+with 2.16 after a starved broker had been fenced: one of 520 partitions for seventeen minutes, until a new client
+replaced it; a seek or a new assignment does not help). Such a partition has unread records on the broker and delivered
+nothing during a minute of polls that drained the client's queue.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 60.0
 _LOOK_SECONDS: Final = 10.0
 _STEP_SECONDS: Final = 1.0
-"""Counted at most of the time between two polls."""
+"""Upper bound of the time that is counted between two polls."""
 
 
 class Watchdog:
-    """Looks for such partitions. Belongs to the thread that polls.
+    """Watchdog of a source. Belongs to the polling thread.
 
     Arguments:
-        ends: queries where every partition ends; called on another thread.
+        ends: queries the end of every partition; called on another thread.
 
     """
 
@@ -37,13 +37,13 @@ class Watchdog:
         self._ends = ends
         self._request: Future[Mapping[Partition, int]] | None = None
         self._behind: dict[Partition, tuple[int, float]] = {}
-        """Position of each partition that the broker had more of, and since when."""
+        """Position of each partition with unread records, and the time since when."""
         self._last: float | None = None
         self._polled = 0.0
         self._next = _LOOK_SECONDS
 
     def forget(self, partitions: Iterable[Partition]) -> None:
-        """These are paused, or read from elsewhere."""
+        """Forget partitions that are paused or reassigned."""
         for tp in partitions:
             self._behind.pop(tp, None)
 
@@ -53,10 +53,10 @@ class Watchdog:
         """The partitions that are no longer fetched, after a poll.
 
         Arguments:
-            now: when it was, in seconds of any monotonic clock.
+            now: time of the poll, in seconds of a monotonic clock.
             positions: the next offset of each partition.
-            paused: those that are not fetched on purpose.
-            drained: it left nothing that was fetched.
+            paused: the paused partitions.
+            drained: the poll left no fetched records.
 
         """
         self._polled += min(now - self._last, _STEP_SECONDS) if drained and self._last is not None else 0.0

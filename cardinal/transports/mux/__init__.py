@@ -1,35 +1,28 @@
-"""``mux:URL,URL``: several transports read as one stream, and written at once. For migrations from cluster to cluster.
+"""``mux:URL,URL``: several transports read as one stream, or written together. For migrations between clusters.
 
-Reading. Every member keeps its topics; its partitions have numbers of their own, so that offsets of
-different members never meet: partition ``p`` of a member is ``first + p``. The first member's ``first`` is 0,
-every other one's is 64 more than that of the member before it, unless the URL says ``first=URL``
-(``mux:0=kafka://old,64=kafka://new``). So
+Reading. Partition ``p`` of a member is partition ``first + p`` of the mux, so offsets of members never meet. ``first``
+is 0 for the first member and grows by 64 per member, unless the URL gives it (``mux:0=kafka://old,64=kafka://new``).
 
-* a cursor of ``kafka://old`` resumes with ``mux:kafka://old,kafka://new``: the first member's partitions keep their
-  numbers, and the others are partitions that were added;
-* a cursor of a mux stays valid while each member keeps its number, in whatever place of the URL. A member may be
-  replaced by what holds the same records at the same offsets: a recording (``cardinal record``) of a cluster that is to
-  be switched off.
-* a member that was read to its end may be left out, and switched off, once as many blocks as the reorg threshold came
-  after its last one: no block of it can be removed any more, and cursors say so. Before that a cursor is refused by the
-  names of the partitions that it still needs. The one that stays keeps its number (``mux:64=kafka://new``); the number
-  of the one that left is free for the next cluster.
+* A cursor of ``kafka://old`` resumes with ``mux:kafka://old,kafka://new``: the other partitions count as added.
+* A cursor of a mux stays valid while each member keeps its number, in any order. A member may be replaced by one with
+  the same records at the same offsets, such as a recording of a cluster (``cardinal record``).
+* A member that was read to its end may be left out once as many blocks as the reorg threshold came after its last one.
+  Before that, resuming fails with the names of the partitions that the cursor still needs. The other member keeps its
+  number (``mux:64=kafka://new``); the number of the removed one is free.
 
-A topic has to be in one member; where others get it later, their partitions are added then.
+Each topic must exist in one member; partitions of members that gain it later are added then.
 
-Writing. A message goes to every member; a call is acknowledged when all have acknowledged it, and fails when one fails
-(to send it again is harmless). ``recent`` has the newest records of all members. A producer that restarts looks
-where each member ends, and resumes where all of them are complete.
+Writing. A message goes to every member. A call is acknowledged when all have acknowledged it, fails when one fails, and
+may be repeated. ``recent`` has the newest records of all members. A producer resumes where all members are complete.
 
 Rules:
 
-1. A transaction of several members is none: ``transactional=update`` of a member is refused for writing, and a
-   producer's ``redundancy=standby`` over a mux as well, because what one member has the others may lack.
+1. No transactions: ``transactional=update`` of a member and a producer's ``redundancy=standby`` are refused, because
+   one member may have what the others lack.
 2. A partition that would get another member's number is refused: give that member a higher ``first``.
 3. An error of a member is that member's error, with partitions by their numbers in the mux.
-4. All members have to answer when the reading begins: watermarks are of all of them. One that is away later holds up
-   no other one; what needs watermarks waits until all answer: a proof that a block is absent, partitions that a member
-   gains.
+4. All members must answer when reading begins. A member that is away later delays no other one, but whatever needs
+   watermarks (absence proofs, added partitions) waits until all members answer.
 """
 
 from __future__ import annotations
@@ -53,7 +46,7 @@ __all__ = ["MuxSink", "MuxSource", "list_topics", "open_sink", "open_source"]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> MuxSink:
-    """A sink that writes to every member. ConfigurationError where one of them is to be written in transactions."""
+    """A sink that writes to every member. ConfigurationError where a member's URL requests transactions."""
     for _, member in url.members:
         if member.options.get("transactional", "none") != "none":
             raise ConfigurationError(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MuxSink(Sink):
-    """Sink that writes to several, with the abilities that all of them have.
+    """Sink that writes to several transports, with their common capabilities.
 
     Arguments:
         members: the first partition number and the sink of each.
@@ -29,20 +29,20 @@ class MuxSink(Sink):
 
     def __init__(self, members: Sequence[tuple[int, Sink]]) -> None:
         self._members = tuple(members)
-        abilities = [sink.capabilities for _, sink in self._members]
+        capabilities = [sink.capabilities for _, sink in self._members]
         self._capabilities = Capabilities(
-            channels=all(one.channels for one in abilities),
-            records=all(one.records for one in abilities),
-            foreign_clock=next(filter(None, (one.foreign_clock for one in abilities)), ""),
+            channels=all(each.channels for each in capabilities),
+            records=all(each.records for each in capabilities),
+            foreign_clock=next(filter(None, (each.foreign_clock for each in capabilities)), ""),
         )
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those that all members have; no transactions."""
+        """Capabilities that all members have, without transactions."""
         return self._capabilities
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse what a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        """Refuse messages that a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         return max(sink.check(messages) for _, sink in self._members)
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
@@ -81,7 +81,7 @@ class MuxSink(Sink):
 
 
 def _all(calls: Sequence[Callable[[], Future[None]]]) -> Future[None]:
-    """Make these calls; the future ends when the last of theirs has, with the first error."""
+    """Make these calls; the future ends with the last of their futures, with the first error."""
     done = new_future()
     lock = threading.Lock()
     left = len(calls)

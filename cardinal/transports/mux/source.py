@@ -2,11 +2,11 @@
 
 Rules:
 
-1. What queries servers may be called from any thread, queries all members at once, and fails where one of them does not
-   answer: watermarks are never older ones.
-2. ``assign``, ``pause`` and ``poll`` query no member whose positions stay as they were: a member that is away holds up
-   no other one. Its partitions count as being at their end (``at_end``) until it answers a query again.
-3. A topic has to be in one member that answers; in others it is looked for with every query for partitions.
+1. Queries may be made from any thread, go to all members at once, and fail where one does not answer: watermarks are
+   never cached.
+2. ``assign``, ``pause`` and ``poll`` query no member whose positions are unchanged: a member that is away delays no
+   other one. Its partitions count as at their end (``at_end``) until it answers a query.
+3. Each topic must exist in one member that answers; every query for partitions looks for it in the others.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ _TOPICS_SECONDS: Final = 0.1
 
 
 class Member:
-    """One transport of a mux: a source for each time at which topics of it were found.
+    """One transport of a mux, with a source per set of topics that appeared together.
 
     Arguments:
         url, app, topics: what is read.
-        first, last: its partition numbers in the mux; no last one: it is the last member.
+        first, last: its partition numbers in the mux; ``last`` is None for the last member.
 
     Attributes:
-        sources: with its own partition numbers; replaced, never changed: another thread may add one.
+        sources: with its own partition numbers; replaced, never mutated: another thread may add one.
         missing: the topics that it does not have (yet).
         away: it did not answer the last query.
-        error: of a poll that had records of others to return; for the next poll.
+        error: raised by the next poll, because this one had records of other members to return.
 
     """
 
@@ -72,7 +72,7 @@ class Member:
         self._opening = threading.Lock()
 
     def query(self, question: Callable[[Source], Mapping[Partition, _Answer]]) -> dict[Partition, _Answer]:
-        """The answers of its sources, by partition of the mux: it is there.
+        """The answers of its sources, by partition of the mux; then the member counts as reachable.
 
         Raises:
             UnreachableError: it is away.
@@ -98,7 +98,7 @@ class Member:
     def partitions(self) -> dict[Partition, None]:
         """Its partitions by their numbers in the mux, after a look for missing topics; raises as :meth:`query`.
 
-        A source may name those that it knows while its server is away: this does not say that it is there.
+        A source may answer from its cache, so the member does not count as reachable.
         """
         self.look_for_topics()
         return self._collect(lambda source: dict.fromkeys(source.partitions()))
@@ -106,11 +106,11 @@ class Member:
     def watermarks(self) -> Marks:
         """Its watermarks by partition of the mux; raises as :meth:`query`."""
         if not self.sources:
-            self.look_for_topics()  # one that was never reached may have some
+            self.look_for_topics()  # for a member that was unreachable until now
         return self.query(lambda source: source.watermarks())
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions, by its own numbers; a source whose positions stay as they were is not asked.
+        """Read each of these partitions, by its own numbers; sources with unchanged positions are not assigned.
 
         Raises:
             TopicError: it has no such partition, or does not answer whether it has.
@@ -133,18 +133,17 @@ class Member:
             self.error = None
 
     def look_for_topics(self) -> None:
-        """Open those of the missing topics that it has by now; raises as :meth:`query`."""
+        """Open the missing topics that exist by now; raises as :meth:`query`."""
         with self._opening:
             if not self.missing:
                 return
             try:
-                there = self.missing & registry.list_topics(self.url)
-                # A topic may have been created just now: next time.
-                with contextlib.suppress(TopicError):
-                    if there:
-                        source = registry.open_source(self.url, self._app, topics=sorted(there))
+                existing = self.missing & registry.list_topics(self.url)
+                with contextlib.suppress(TopicError):  # a topic that is being created: opened by the next query
+                    if existing:
+                        source = registry.open_source(self.url, self._app, topics=sorted(existing))
                         self.sources = (*self.sources, source)
-                        self.missing -= there
+                        self.missing -= existing
             except UnreachableError:
                 self.away = True
                 raise
@@ -152,7 +151,7 @@ class Member:
                 self.close()
 
     def ours(self, tp: Partition) -> Partition:
-        """A partition of the member by its number in the mux."""
+        """The mux's partition for a partition of the member."""
         number = self.first + tp[1]
         if self._last is not None and number > self._last:
             raise ConfigurationError(
@@ -163,7 +162,7 @@ class Member:
         return tp[0], number
 
     def own(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Those of these positions that are the member's, by its own numbers."""
+        """The member's positions among these, by its own numbers."""
         end = float("inf") if self._last is None else self._last
         return {
             (topic, number - self.first): at for (topic, number), at in positions.items() if self.first <= number <= end
@@ -171,7 +170,7 @@ class Member:
 
     @contextlib.contextmanager
     def in_our_numbers(self) -> Iterator[None]:
-        """Errors of the member, with the partition numbers of the mux."""
+        """Map the partitions in the member's errors to the mux's numbers."""
         try:
             yield
         except CursorExpiredError as error:
@@ -179,14 +178,14 @@ class Member:
             raise CursorExpiredError(f"{self.url}: {error}", missing=missing) from None
 
     def close(self) -> None:
-        """Close what is open, and what is being opened. May be called twice."""
+        """Close its sources, also one that is being opened. May be called twice."""
         self._closed = True
         for source in self.sources:
             source.close()
 
 
 class MuxSource(Source):
-    """Source that reads several.
+    """Source that reads several transports.
 
     Arguments:
         members: the first partition number and the URL of each.
@@ -207,7 +206,7 @@ class MuxSource(Source):
         self._members = [
             Member(url, app, topics, first, last) for (first, url), last in zip(members, lasts, strict=True)
         ]
-        self._turn = 0
+        self._polls = 0
         self._closed = False
         self._assigned: frozenset[Partition] = frozenset()
         try:
@@ -220,10 +219,10 @@ class MuxSource(Source):
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics in every member that answers, sorted; and those that are read."""
-        found = set(self._assigned)
+        partitions = set(self._assigned)
         for answer in self._of_all([member.partitions for member in self._members]):
-            found.update(() if isinstance(answer, UnreachableError) else answer)
-        return tuple(sorted(found))
+            partitions.update(() if isinstance(answer, UnreachableError) else answer)
+        return tuple(sorted(partitions))
 
     def watermarks(self) -> Marks:
         """The lowest retained offset and the end of every partition of every member.
@@ -259,9 +258,9 @@ class MuxSource(Source):
                 source.pause(own.keys() & source.positions().keys())
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
-        """At most ``limit`` records; members take turns, so that none is left behind.
+        """At most ``limit`` records; each poll begins with another member, so that none starves.
 
-        Where a member fails after others gave records, these are returned, and its error is raised by the next call.
+        Where a member fails after others returned records, these are returned, and the next call raises its error.
         """
         self._check_open()
         for member in self._members:
@@ -279,8 +278,8 @@ class MuxSource(Source):
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
-        found = {member.ours(tp): at for member, one in self._sources() for tp, at in one.positions().items()}
-        return {tp: at for tp, at in found.items() if tp in self._assigned}
+        positions = {member.ours(tp): at for member, each in self._sources() for tp, at in each.positions().items()}
+        return {tp: at for tp, at in positions.items() if tp in self._assigned}
 
     def at_end(self) -> frozenset[Partition]:
         """The partitions of members that are away, and those that members report to be at their end."""
@@ -312,7 +311,7 @@ class MuxSource(Source):
         return answers
 
     def _of_all(self, queries: Sequence[Callable[[], _Answer]]) -> Iterator[_Answer | UnreachableError]:
-        """Make these queries at once; those that found nobody yield their error, any other error is raised."""
+        """Make these queries concurrently; yields an UnreachableError, raises any other error."""
         futures = [run_in_thread(query, "cardinal-mux") for query in queries]
         for future in futures:
             try:
@@ -321,20 +320,20 @@ class MuxSource(Source):
                 yield error
 
     def _round(self, limit: int, pause: float) -> list[Record]:
-        """Poll every source once, another one first each time, the first one for so long."""
+        """Poll every source once, another one first each time; ``pause``: seconds that the first may wait."""
         records: list[Record] = []
         sources = self._sources()
         if not sources:
             time.sleep(pause)
             return records
-        self._turn += 1
-        for place in range(len(sources)):
-            member, source = sources[(self._turn + place) % len(sources)]
+        self._polls += 1
+        for i in range(len(sources)):
+            member, source = sources[(self._polls + i) % len(sources)]
             if len(records) == limit:
                 break
             try:
                 with member.in_our_numbers():
-                    polled = source.poll(limit - len(records), 0.0 if place else pause)
+                    polled = source.poll(limit - len(records), 0.0 if i else pause)
                 records += [record._replace(partition=member.ours(record[:2])[1]) for record in polled]
             except CardinalError as error:
                 if not records:

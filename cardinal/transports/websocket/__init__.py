@@ -1,6 +1,6 @@
 """``ws://``, ``wss://`` and ``cardinal://``: a stream that ``cardinal serve`` sends.
 
-:mod:`.settings` describes a URL's options, :mod:`.protocol` what is sent.
+:mod:`.settings` describes a URL's options, :mod:`.protocol` the messages.
 """
 
 from __future__ import annotations

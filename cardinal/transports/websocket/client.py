@@ -2,14 +2,13 @@
 
 Rules:
 
-1. The first connection is made or refused before the constructor returns. Later a server that is away is waited for,
-   with growing pauses, the next of its addresses each time; that is logged once, and so is its return.
+1. The first connection is made or refused before the constructor returns. Later the client reconnects, with growing
+   pauses, to the next of the server's addresses each time; an outage and its end are logged once.
 2. A refusal (token, certificate, another protocol) ends the client.
-3. A request whose connection breaks is repeated on the next one until its time is over.
+3. A request whose connection breaks is repeated on the next one until its timeout.
 4. A READ is sent when the one before is answered: after a failed one the server has no positions to continue from.
-5. A READ of the reader's that is not answered in time closes the connection: afterwards the server's positions are
-   unknown.
-6. The thread never waits for the reader: pings are answered however slow that is.
+5. A READ that is not answered in time closes the connection: afterwards the server's positions are unknown.
+6. The thread never waits for the reader: pings are answered even if the reader is slow.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ _log = logging.getLogger("cardinal.websocket")
 
 
 class Client:
-    """See the module.
+    """Client of a server; rules above.
 
     Arguments:
         settings: the servers.
         inbox: receives records and the end of a reading, and holds the READ and the credit to send.
 
     Raises:
-        UnreachableError, RefusedError, RemoteProtocolError, TransportError: there is no first connection.
+        UnreachableError, RefusedError, RemoteProtocolError, TransportError: the first connection failed.
 
     """
 
@@ -120,7 +119,7 @@ class Client:
         return found
 
     def wake(self) -> None:
-        """Send what the inbox has to send; without a connection the next one begins with it."""
+        """Send the inbox's READ and credit; without a connection the next one begins with them."""
         self._call(self._due.set)
 
     def close(self) -> None:
@@ -152,7 +151,7 @@ class Client:
     async def _run(self) -> None:
         for attempt, address in enumerate(itertools.cycle(self._settings.addresses), 1):
             if attempt > 1:
-                self._settings = self._settings.again()  # a token may have been replaced
+                self._settings = self._settings.reloaded()  # a token may have been replaced
             settings = self._settings
             try:
                 async with connect(
@@ -232,7 +231,7 @@ class Client:
             self._break_requests()
 
     async def _write(self, connection: ClientConnection, interval: float) -> None:
-        """Send what the inbox has to send, and from time to time a sign of life.
+        """Send the inbox's READ and credit, and regularly a sign of life.
 
         Our pong to the server's ping may wait behind records for long.
         """
@@ -253,7 +252,7 @@ class Client:
                     await connection.send(protocol.encode_message(protocol.Credit(0)))
 
     def _returned(self) -> None:
-        """The server is there, and reads for us where we read; one that only sends us away is tried less and less."""
+        """Reset the reconnect pauses, once the server reads for us; not for a server that only closes connections."""
         self._pauses = _pauses()
         if self._away_since:
             seconds, self._away_since = time.monotonic() - self._away_since, 0.0
@@ -269,7 +268,7 @@ class Client:
         if answer.id in self._pending:
             request, future = self._pending[answer.id]
             if isinstance(answer, protocol.Reading) and isinstance(request, protocol.Read):
-                # Before anything else is received, and whether or not the reader still waits: the server stands here.
+                # Before anything else is received, even if the reader no longer waits: the server has these positions.
                 self._inbox.assign(
                     {tp: at or 0 for tp, at in protocol.by_partition(request.positions).items()}, answer.id
                 )

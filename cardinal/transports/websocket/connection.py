@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.connection import Connection
 
 SILENT_INTERVALS: Final = 3
-"""Ping intervals without a sign of life after which the other side is gone."""
+"""Ping intervals without a sign of life after which the other side counts as gone."""
 
 LIBRARY_LOGGER: Final = logging.Logger("websockets", logging.CRITICAL + 1)  # noqa: LOG001 - outside the hierarchy
 """Discards the library's messages: they hold headers, thus tokens, and tracebacks of connections that broke."""
@@ -26,8 +26,7 @@ LIBRARY_LOGGER: Final = logging.Logger("websockets", logging.CRITICAL + 1)  # no
 async def keep_alive(connection: Connection, interval: float, heard: Callable[[], float]) -> None:
     """Ping the other side until cancelled, and abort the connection when it is gone.
 
-    The library's keepalive accepts nothing but a pong. On a slow link the pong waits behind records, which are a sign
-    of life as well.
+    The library's keepalive counts only pongs. On a slow link the pong queues behind records, which count as well.
 
     Arguments:
         connection: the websocket.

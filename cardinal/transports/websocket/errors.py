@@ -1,6 +1,6 @@
-"""Errors of a websocket stream: what the library, the system and the server report, as one of ours each.
+"""Errors of a websocket stream: errors of the library, the system and the server, mapped to Cardinal's.
 
-Whatever heals by itself is an :class:`~cardinal.errors.UnreachableError`: the client reconnects. All others end it.
+After an :class:`~cardinal.errors.UnreachableError` the client reconnects. All others end it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Records that a client has received and not delivered: bounded, in order within each partition, without gap or double.
+"""Receive buffer of a client: bounded, in order within each partition, without gaps or duplicates.
 
 Rules:
 
 1. Every byte received counts against the window until it is delivered, evicted or ignored; a server that sends more
    than its credit is refused.
-2. The chunks of a partition join on to each other. Records that were received before are ignored; a gap is refused.
-3. Chunks of a paused partition are held, so that they are not sent twice. Where they take more than half of the window
-   the largest partition is evicted and re-read from its position.
-4. What was received survives a connection: the next one continues behind it.
+2. The chunks of a partition are contiguous. Records that were received before are ignored; a gap is refused.
+3. Chunks of a paused partition are retained, so that they are not sent twice. When they exceed half of the window, the
+   largest partition is evicted and re-read from its position.
+4. Received records survive a connection: the next one continues after them.
 
-The connection's thread adds, the reader's thread takes; a lock stands between them. No I/O.
+The connection's thread adds, the reader's thread takes, under a lock. No I/O.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Entry:
-    """A chunk; its records from the first that is not delivered, decoded when it is delivered from; and its turn."""
+    """A chunk, its number in the order of arrival, and its undelivered records once they are decoded."""
 
     chunk: ReceivedChunk
-    turn: int
+    number: int
     records: list[Record] | None = None
     at: int = 0
 
@@ -52,9 +52,9 @@ class _Partition:
     Attributes:
         position: the next offset to deliver; ``received``: the next one that the server sends.
         read: the id of the READ that named its offset last.
-        named: whether the next READ has to name its offset.
-        paused: whether it is neither delivered nor sent.
-        entries: its chunks that are not delivered.
+        named: true if the next READ has to name its offset.
+        paused: true if it is neither delivered nor sent.
+        entries: its undelivered chunks.
 
     """
 
@@ -114,7 +114,7 @@ class Inbox:
         """At most ``limit`` records; empty after ``timeout`` seconds without any.
 
         Raises:
-            CardinalError: why the reading or the connection ended, after the records before that.
+            CardinalError: the reading or the connection ended; raised after the records before that.
 
         """
         deadline = time.monotonic() + timeout
@@ -131,13 +131,13 @@ class Inbox:
 
     @property
     def due(self) -> bool:
-        """Whether the connection has a READ or credit to send."""
+        """True if the connection has a READ or credit to send."""
         return self._unread or self._due() > 0
 
     # --- for the connection --------------------------------------------------------------------------------------
 
     def assign(self, positions: Mapping[Partition, int], read: int) -> None:
-        """Read these partitions from the READ with this id on; what was received before is discarded."""
+        """Read these partitions from the READ with this id on; records received before are discarded."""
         with self._changed:
             self._owed += sum(one.size for one in self._partitions.values())
             self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
@@ -149,7 +149,7 @@ class Inbox:
             for one in self._partitions.values():
                 one.named = True
             self._unread = bool(self._partitions)
-            self._error = None  # a server that still cannot read from there reports it again
+            self._error = None  # a server that still cannot read from there repeats it
             self._credit = 0
             self._owed = max(0, self._window - sum(one.size for one in self._partitions.values()))
 
@@ -172,7 +172,7 @@ class Inbox:
         """Accept a records message of ``size`` bytes.
 
         Raises:
-            RemoteProtocolError: it came without credit, or leaves out records.
+            RemoteProtocolError: it exceeds the credit, or omits records.
 
         """
         with self._changed:
@@ -197,7 +197,7 @@ class Inbox:
             self._changed.notify_all()
 
     def grant(self) -> int:
-        """The credit to grant now, which counts as granted; 0 until it is worth a message."""
+        """The credit to grant now, counted as granted; 0 until it is worth a message."""
         with self._changed:
             due = self._due()
             self._owed -= due
@@ -221,8 +221,8 @@ class Inbox:
     def _deliver(self, limit: int) -> list[Record]:
         """Records of the chunks that came first, of partitions that are not paused."""
         records: list[Record] = []
-        ready = [(one.entries[0].turn, one) for one in self._partitions.values() if one.entries and not one.paused]
-        heapify(ready)  # turns differ: partitions are not compared
+        ready = [(one.entries[0].number, one) for one in self._partitions.values() if one.entries and not one.paused]
+        heapify(ready)  # numbers differ: partitions are not compared
         while ready and len(records) < limit:
             one = ready[0][1]
             entry = one.entries[0]
@@ -239,7 +239,7 @@ class Inbox:
                 self._owed += entry.size
                 one.entries.popleft()
                 if one.entries:
-                    heapreplace(ready, (one.entries[0].turn, one))
+                    heapreplace(ready, (one.entries[0].number, one))
                 else:
                     heappop(ready)
             elif part:

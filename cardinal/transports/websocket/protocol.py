@@ -14,20 +14,20 @@ request              meaning                                         answer
 ==================== =============================================== ==============
 
 Any request may be answered with ``failed``. A records message is the Avro value of :data:`_FRAME`: the id of the READ
-that it follows, and chunks, each a run of one partition in columns (:data:`_COLUMNS`), snappy-compressed where that is
-marked, with the CRC-32 of the uncompressed columns behind them. Columns, because rows take seven times as long.
+that it follows, and chunks, each a run of one partition in columns (:data:`_COLUMNS`), optionally compressed with
+snappy, with the CRC-32 of the uncompressed columns. Columns, because rows take seven times as long.
 
 Rules for servers:
 
-1. The chunks of a partition join on to each other: each begins where the one before ended.
-2. A records message is sent only while credit is left; all its bytes are subtracted, so credit may fall below zero by
-   less than one message.
+1. The chunks of a partition are contiguous: each begins where the one before ended.
+2. A records message is sent only while credit is left; its bytes are subtracted, so credit may become negative by less
+   than one message.
 3. A READ that fails changes nothing. ``failed`` with id 0 ends the current reading; the connection stays, and a READ
    that names every offset begins another one.
 
 Rules for clients:
 
-1. A READ names an offset for each partition, or null to continue where the connection stands: only after a READ that
+1. A READ names an offset for each partition, or null to continue at the connection's position: only after a READ that
    named one was answered with ``reading``.
 2. Chunks of a partition that follow an older READ than the last one that named its offset are ignored.
 
@@ -82,7 +82,7 @@ class CloseCode(IntEnum):
 
 
 class Reason(StrEnum):
-    """Why a request failed."""
+    """Reasons for which a request fails."""
 
     TOPIC = "topic"
     """No such topic or partition is served."""
@@ -93,7 +93,7 @@ class Reason(StrEnum):
     """
 
     UNAVAILABLE = "unavailable"
-    """What the server reads from does not answer, or the server has no capacity for it."""
+    """The server's source does not answer, or the server has no capacity."""
 
     FAILED = "failed"
     """It failed for good; the server's log has the reason."""
@@ -131,7 +131,7 @@ class FindTime:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Choose the partitions to send, each from an offset; None continues where the connection stands."""
+    """Choose the partitions to send, each from an offset; None continues at the connection's position."""
 
     id: _Number
     positions: tuple[tuple[_Topic, _Number, _Number | None], ...]
@@ -140,7 +140,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Permit so many more bytes of records."""
+    """Grant more bytes of records."""
 
     size: Annotated[int, Field(ge=0, le=1 << 40)]
     type: Literal["credit"] = "credit"
@@ -231,9 +231,9 @@ def rows(values: Mapping[Partition, _Value]) -> tuple[tuple[str, int, _Value], .
     return tuple((topic, number, value) for (topic, number), value in values.items())
 
 
-def by_partition(found: Iterable[tuple[str, int, _Value]]) -> dict[Partition, _Value]:
-    """What a message carries, by partition."""
-    return {(topic, number): value for topic, number, value in found}
+def by_partition(rows: Iterable[tuple[str, int, _Value]]) -> dict[Partition, _Value]:
+    """Values of a message, by partition."""
+    return {(topic, number): value for topic, number, value in rows}
 
 
 # --- records -------------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class ReceivedChunk:
 def encode_chunks(
     records: Sequence[Record], before: Mapping[Partition, int], after: Mapping[Partition, int], *, compress: bool = True
 ) -> list[Chunk]:
-    """Encode what a source delivered.
+    """Encode records of a source.
 
     Arguments:
         records: in order within each partition.

@@ -80,7 +80,7 @@ class WebsocketSettings:
     ping_interval: float
     url: TransportUrl
 
-    def again(self) -> WebsocketSettings:
+    def reloaded(self) -> WebsocketSettings:
         """The same with the current content of secret files; unchanged while one cannot be used."""
         try:
             return websocket_settings(self.url)

@@ -18,7 +18,7 @@ from cardinal.transports import list_topics, open_source, parse_url
 from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter, file_settings, index, writer
 from cardinal.transports.file.container import read_header
 from cardinal.transports.file.folders import numbers_of, path_of
-from cardinal.transports.file.log import Log, Place
+from cardinal.transports.file.log import Log, Position
 from cardinal.transports.file.segments import Segments
 from cardinal.transports.file.source import _POLL_BYTES
 from file_logs import APP, DEADLINE, block, everything, sink_of, source_of, write
@@ -429,7 +429,7 @@ def test_blocks_that_came_after_the_last_look_are_read_before_the_next_segment(t
     sink = sink_of(tmp_path, "segment.bytes=3000&fsync=never")
     log = Log(tmp_path)
     sink.send(*block(0)).result(DEADLINE)
-    place = _to_the_end(log, Place(1, 0))
+    place = _to_the_end(log, Position(1, 0))
     assert log.read(place) is None
     sent = 0
     while not (tmp_path / "000000000002.avro").exists():
@@ -441,14 +441,14 @@ def test_blocks_that_came_after_the_last_look_are_read_before_the_next_segment(t
     assert unread.records[0].key[1:33] == (1).to_bytes(32, "big")
     following = log.after(_to_the_end(log, place))
     assert following is not None
-    assert (following.place.number, following.adjoins) == (2, True)
+    assert (following.position.number, following.adjoins) == (2, True)
     log.close()
     sink.close()
 
 
-def _to_the_end(log: Log, place: Place) -> Place:
+def _to_the_end(log: Log, place: Position) -> Position:
     while (found := log.read(place)) is not None:
-        place = Place(place.number, found.end)
+        place = Position(place.number, found.end)
     return place
 
 

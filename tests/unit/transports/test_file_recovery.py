@@ -15,7 +15,7 @@ from cardinal.errors import LogDamagedError, LogInUseError, TransportError
 from cardinal.protocols.streams import Record
 from cardinal.transports.file import FileSink, FileSource
 from cardinal.transports.file.container import read_header
-from cardinal.transports.file.log import Place
+from cardinal.transports.file.log import Position
 from cardinal.transports.file.segments import Segment
 from file_logs import DEADLINE, block, everything, sink_of, source_of
 
@@ -163,7 +163,7 @@ def test_who_asks_for_the_end_while_a_writer_mends_the_log_is_told_the_mended_en
     whole = a_log(tmp_path)
     begin = damage(tmp_path, 2)
     reader = source_of(tmp_path)
-    assert reader._log.read(Place(1, begin)) is None  # seen before it is mended
+    assert reader._log.read(Position(1, begin)) is None  # seen before it is mended
     sink_of(tmp_path, f"{FAST}&recover=cut").close()
     ends = {where: high for where, (_, high) in reader.watermarks().items()}
     kept = whole[: sum(count for _, _, count in blocks_of(tmp_path))]
@@ -190,8 +190,8 @@ def test_what_stands_before_the_damage_is_read_before_it_is_named(tmp_path: Path
     reader.close()
 
 
-@pytest.mark.parametrize("stays", ["what is later stays", "what is earlier stays"])
-def test_what_is_said_of_damage_in_an_older_segment_works(tmp_path: Path, stays: str) -> None:
+@pytest.mark.parametrize("stays", ["later ones stay", "earlier ones stay"])
+def test_the_advice_for_damage_in_an_older_segment_works(tmp_path: Path, stays: str) -> None:
     sink = sink_of(tmp_path, f"{FAST}&segment.bytes=2000")
     for number in range(40):
         sink.send(*block(number)).result(DEADLINE)

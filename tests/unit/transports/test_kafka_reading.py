@@ -233,15 +233,15 @@ GRACE = 10.0
 def test_a_refusal_stands_when_the_broker_has_accepted_nothing_for_the_whole_grace() -> None:
     clock = Clock(100.0)
     reasons = Reasons("host:9092", clock=clock)
-    assert reasons.standing(GRACE) is None
+    assert reasons.lasting(GRACE) is None
     reasons(LOGIN)
     assert isinstance(reasons.refusal(), RefusedError)
-    assert reasons.standing(GRACE) is None
+    assert reasons.lasting(GRACE) is None
     clock.now += GRACE - 1
     reasons(LOGIN)  # the grace begins with the first report
-    assert reasons.standing(GRACE) is None
+    assert reasons.lasting(GRACE) is None
     clock.now += 1
-    assert "wrong password" in str(reasons.standing(GRACE))
+    assert "wrong password" in str(reasons.lasting(GRACE))
 
 
 @pytest.mark.parametrize("reset", [Reasons.forget, Reasons.withdraw])
@@ -251,11 +251,11 @@ def test_the_grace_begins_anew_after_an_answer(reset: Callable[[Reasons], None])
     reasons(LOGIN)
     clock.now += GRACE
     reset(reasons)
-    assert reasons.standing(GRACE) is None
+    assert reasons.lasting(GRACE) is None
     reasons(LOGIN)
-    assert reasons.standing(GRACE) is None
+    assert reasons.lasting(GRACE) is None
     clock.now += GRACE
-    assert reasons.standing(GRACE) is not None
+    assert reasons.lasting(GRACE) is not None
 
 
 def _raised(pending: PendingError, now: float) -> CardinalError | None:
@@ -290,15 +290,15 @@ def test_only_a_refusal_becomes_stale_one_second_after_it_was_first_raised() -> 
     refused, deleted = PendingError(), PendingError()
     refused.keep(lambda: RefusedError("no ACL"))
     deleted.keep(lambda: TopicError("deleted", topic="t"))
-    assert not refused.is_stale(100.0)
+    assert not refused.retry_due(100.0)
     for now in (5.0, 5.9):
         for pending in (refused, deleted):
             assert _raised(pending, now) is not None
-            assert not pending.is_stale(now)
-    assert refused.is_stale(6.0)
-    assert not deleted.is_stale(6.0)
+            assert not pending.retry_due(now)
+    assert refused.retry_due(6.0)
+    assert not deleted.retry_due(6.0)
     refused.forget()
-    assert not refused.is_stale(100.0)
+    assert not refused.retry_due(100.0)
 
 
 # --- when a partition counts as one that the Kafka client no longer fetches ------------------------------------------

@@ -163,6 +163,6 @@ def test_a_servers_token_is_read_from_its_file_at_every_connection(tmp_path: Pat
     settings = websocket_settings(parse_url(f"ws://host?token_file={file}"))
     assert settings.headers == (("Authorization", "Bearer one"),)
     file.write_text("two")
-    assert settings.again().headers == (("Authorization", "Bearer two"),)
+    assert settings.reloaded().headers == (("Authorization", "Bearer two"),)
     file.unlink()
-    assert settings.again() is settings, "a file that is being replaced may be missing for a moment"
+    assert settings.reloaded() is settings, "a file that is being replaced may be missing for a moment"
