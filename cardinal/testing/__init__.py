@@ -1,8 +1,8 @@
 """Public tools for tests of handlers, consumers, producers and feeds: fakes, generators, faults.
 
-Handlers: `faultkit`. Chains: `forks` (a script of heads), `generator` (payloads). Kafka: `faults` (what happens to
-messages), `memory` (a broker in the process), `proxy` (a bad network), `containers`. Nodes: `node` and `replay`;
-`feeds` has the laws of a feed.
+Handlers: `faultkit`. Chains: `forks` (a script of heads), `generator` (payloads). Kafka: `faults` (message schedules),
+`memory` (a broker in the process), `proxy` (a bad network), `containers`. Nodes: `node` and `replay`; `feeds` has the
+laws of a feed.
 """
 
 from __future__ import annotations

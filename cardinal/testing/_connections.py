@@ -1,4 +1,4 @@
-"""A connection of a node for tests that carries notifications: WebSocket, or a Unix socket."""
+"""Connections of a test node that carry notifications: WebSocket and Unix socket."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Connection(ABC):
         self._writer = self._loop.create_task(self._write())
 
     def subscribe(self, params: list[object]) -> str:
-        """Begin to tell heads; the subscription's name."""
+        """Subscribe to heads; returns the subscription's id."""
         if params[:1] != ["newHeads"]:
             raise NodeAnswerError(f"no {params[:1]} subscription in eth namespace", code=INVALID_PARAMS)
         name = hex(next(self._ids))
@@ -46,18 +46,18 @@ class Connection(ABC):
         return name
 
     def unsubscribe(self, name: str) -> bool:
-        """Tell no more heads; whether there was such a subscription."""
+        """Cancel a subscription; True if it existed."""
         cancel = self._subscriptions.pop(name, None)
         if cancel is not None:
             cancel()
         return cancel is not None
 
     async def send(self, body: bytes) -> None:
-        """Send an answer, after what is queued."""
+        """Queue a response."""
         await self._outgoing.put(body)
 
     async def close(self) -> None:
-        """Drop the connection."""
+        """Abort the connection."""
         for name in list(self._subscriptions):
             self.unsubscribe(name)
         self._writer.cancel()
@@ -74,7 +74,7 @@ class Connection(ABC):
 
     @abstractmethod
     async def _end(self) -> None:
-        """Close what carries the connection."""
+        """Close the underlying transport."""
 
 
 class WebSocketConnection(Connection):

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 as a server speaks it: requests and batches in, bodies out. No sockets, no chain."""
+"""Server side of JSON-RPC 2.0: requests and batches in, bodies out. No sockets, no chain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 from cardinal.errors import NodeAnswerError
 
 Json: TypeAlias = object
-"""Anything that msgspec writes as JSON; ``msgspec.Raw`` for what is written already."""
+"""Anything that msgspec encodes as JSON; ``msgspec.Raw`` for encoded values."""
 
 PARSE_ERROR, INVALID_REQUEST, NO_METHOD, INVALID_PARAMS = -32700, -32600, -32601, -32602
 NO_MARK = -39001
-"""What geth answers for ``finalized`` before a consensus client has set it."""
+"""Geth's error for ``finalized`` before a consensus client has set it."""
 
 
 class Request(msgspec.Struct):
@@ -29,9 +29,9 @@ async def answer(body: bytes, call: Callable[[Request], Awaitable[Json]], *, mos
     """The body of the answer to a request or a batch.
 
     Arguments:
-        body: what was received.
-        call: what a single request comes to; NodeAnswerError is its error object.
-        most: calls in a batch; a larger one is refused by a single error in an array, as geth does it.
+        body: the received bytes.
+        call: answers a single request; its NodeAnswerError becomes the error object.
+        most: calls in a batch; a larger one is refused with a single error in an array, as by geth.
 
     """
     try:
@@ -64,7 +64,7 @@ def error_body(request_id: object, code: int, message: str) -> bytes:
 
 
 def text_at(params: list[object], index: int) -> str:
-    """A parameter that must be a text; an error of the request where it is none."""
+    """A text parameter; an error of the request where it is none."""
     value = params[index] if index < len(params) else None
     if not isinstance(value, str):
         raise NodeAnswerError(f"missing value for required argument {index}", code=INVALID_PARAMS)
@@ -72,7 +72,7 @@ def text_at(params: list[object], index: int) -> str:
 
 
 def flag_at(params: list[object], index: int) -> bool:
-    """A parameter that is true or left out."""
+    """An optional boolean parameter."""
     return index < len(params) and params[index] is True
 
 

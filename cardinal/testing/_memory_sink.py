@@ -22,7 +22,7 @@ _CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
 class Waiting:
-    """A call that waits for its acknowledgement; sends its seal when it has it."""
+    """A call in flight; it sends its seal when it is acknowledged."""
 
     def __init__(self, sink: MemorySink, first: Routed, seal: Routed | None, future: Future[None]) -> None:
         self._sink = sink
@@ -53,11 +53,11 @@ class MemorySink(Sink):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Channels, and records of elsewhere."""
+        """Channels and replayed records."""
         return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
-        """Refuse what the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
+        """Refuse messages that the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
             raise TransportError("this sink is closed; open another one")
         return sum(map(self._check, messages))
@@ -78,7 +78,7 @@ class MemorySink(Sink):
         return future
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Send records as they are: see :meth:`cardinal.transports.base.Sink.replay`."""
+        """Send records unchanged: see :meth:`cardinal.transports.base.Sink.replay`."""
         routed = [Routed(record.topic, record.key, record.value) for record in records]
         self.check(routed)
         future = new_future()
@@ -114,7 +114,7 @@ class MemorySink(Sink):
         settle(future, error)
 
     def recent(self, limit: int) -> list[Record]:
-        """The newest records of the default topic, at most ``limit`` a partition."""
+        """The newest records of the default topic, at most ``limit`` per partition."""
         newest: dict[int, list[Record]] = {}
         for record in self._broker.records(self._app.default_topic):
             newest.setdefault(record.partition, []).append(record)
@@ -132,7 +132,7 @@ class MemorySink(Sink):
                 raise TransportError(f"{self._calls} sends are not acknowledged after {timeout:g} s; flush again")
 
     def close(self) -> None:
-        """Take nothing more. May be called twice."""
+        """Refuse further messages. May be called twice."""
         self._closed = True
 
     def _check(self, message: Routed) -> int:

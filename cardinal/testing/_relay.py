@@ -1,4 +1,4 @@
-"""One proxied connection: two directions, each as good as its link."""
+"""One proxied connection with a link per direction."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How one direction behaves.
+    """Behaviour of one direction.
 
     Attributes:
         latency: seconds that every byte takes.
-        bytes_per_second: the most that passes on one connection; None: no limit.
-        blackhole: nothing passes until another link is set; new connections are taken and hear nothing.
-        cut_after: the connection is reset when so many bytes have passed on it, counted from its beginning and as
-            soon as there is one more; None: never.
+        bytes_per_second: bandwidth of one connection; None: no limit.
+        blackhole: nothing passes until another link is set; new connections are accepted and receive nothing.
+        cut_after: the connection is reset before its byte after this many; None: never.
 
     Raises:
-        ConfigurationError: a value that no link has.
+        ConfigurationError: an impossible value.
 
     """
 
@@ -48,11 +47,11 @@ class Link:
 
 
 CLEAR: Final = Link()
-"""A link that does nothing."""
+"""A link without impairment."""
 
 
 class Links:
-    """The link of one direction as it is now, for all connections. ``passed`` counts their bytes."""
+    """Current link of one direction, for all connections. ``passed`` counts their bytes."""
 
     def __init__(self) -> None:
         self.link = CLEAR
@@ -60,13 +59,13 @@ class Links:
         self._changed = asyncio.Event()
 
     def change(self, link: Link) -> None:
-        """From now on ``link``; whoever waits looks again."""
+        """Change to ``link``, and wake all that wait on the current one."""
         self.link = link
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def wait(self, seconds: float | None) -> None:
-        """Wait so many seconds, or for another link."""
+        """Wait for a timeout, or for another link."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -77,14 +76,14 @@ class _CutError(Exception):
 
 
 class Pair:
-    """A client's connection and ours to the target for it."""
+    """A client's connection, and ours to the target for it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._client = (reader, writer)
         self._target: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def connect(self, host: str, port: int) -> bool:
-        """Connect to the target; whether it took us."""
+        """Connect to the target; True if it accepted."""
         try:
             self._target = await asyncio.open_connection(host, port)
         except OSError:
@@ -92,7 +91,7 @@ class Pair:
         return True
 
     async def relay(self, up: Links, down: Links) -> bool:
-        """Pass bytes until both sides are done; whether it was the link that cut it."""
+        """Pass bytes until both sides are done; True if the link cut the connection."""
         if self._target is None:
             return False
         cut = False
@@ -100,7 +99,7 @@ class Pair:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_pass(self._client[0], self._target[1], up))
                 both.create_task(_pass(self._target[0], self._client[1], down))
-            # Both have ended and everything is on its way: a reset now would take what the peers have not read yet.
+            # Both have ended and everything is in flight: a reset would discard what the peers have not read yet.
             self._client[1].close()
             self._target[1].close()
         except* OSError:
@@ -110,7 +109,7 @@ class Pair:
         return cut
 
     def abort(self) -> None:
-        """Reset what is not closed in order. May be called twice."""
+        """Reset the sockets that are not closed in order. May be called twice."""
         for pair in (self._client, self._target):
             if pair is not None:
                 _reset(pair[1])
@@ -125,7 +124,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, links: Links) -> None:
-    """One direction to its end: one task takes and stamps, one gives when it is time."""
+    """Relay one direction to its end: one task reads and stamps, the other one writes when it is due."""
     window: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_WINDOW_CHUNKS)
     async with asyncio.TaskGroup() as both:
         both.create_task(_take(reader, window))
@@ -172,7 +171,7 @@ async def _give(window: asyncio.Queue[tuple[float, bytes]], writer: asyncio.Stre
 
 
 def _most(link: Link, passed: int) -> int:
-    """How many bytes may go at once."""
+    """Number of bytes that may be sent now."""
     most = _CHUNK
     if link.bytes_per_second is not None:
         most = min(most, max(1, link.bytes_per_second // _SLICES_A_SECOND))

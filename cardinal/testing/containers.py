@@ -1,7 +1,7 @@
-"""A Kafka broker in a container, for whoever has a Docker engine and would rather not run one as a child process.
+"""Kafka broker in a Docker container, an alternative to a child process.
 
-Needs the library ``testcontainers``. The container's port on this machine stays the same when it is killed and started
-again, as an embedded broker's does.
+Needs the library ``testcontainers``. The container keeps its port on this machine when it is killed and restarted, like
+an embedded broker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOMES: Final = ("testcontainers.community.kafka", "testcontainers.kafka")
 
 
 def why_not() -> str | None:
-    """Why no broker can run in a container here, in words; None where one can."""
+    """The reason why no broker can run in a container here; None where one can."""
     try:
         docker = importlib.import_module("docker")
     except ImportError:
@@ -59,10 +59,10 @@ class ContainerKafka:
     """A broker like :class:`~cardinal.embedded.EmbeddedKafka`, in a container.
 
     Arguments:
-        image: of Confluent's Kafka, from 7.0.0 on.
+        image: Confluent's Kafka, 7.0.0 or newer.
 
     Raises:
-        ConfigurationError: there is no engine, or no testcontainers; the sentence says which.
+        ConfigurationError: no engine or no testcontainers.
 
     """
 
@@ -90,11 +90,11 @@ class ContainerKafka:
         return f"{self._container.get_container_host_ip()}:{self._port}"
 
     def client_config(self) -> dict[str, str]:
-        """What a confluent-kafka client needs to connect."""
+        """Settings of a confluent-kafka client."""
         return {"bootstrap.servers": self.bootstrap}
 
     def start(self) -> Self:
-        """Start it, on the data and at the address that it had before.
+        """Start it, with the same data and address as before.
 
         Raises:
             EmbeddedBrokerError: it does not serve clients after two minutes.
@@ -119,11 +119,11 @@ class ContainerKafka:
         self._container.get_wrapped_container().kill()
 
     def pause(self) -> None:
-        """Freeze it: connections stay open and nobody answers."""
+        """Pause it: connections stay open without responses."""
         self._container.get_wrapped_container().pause()
 
     def resume(self) -> None:
-        """Goes on after :meth:`pause`."""
+        """Resume after :meth:`pause`."""
         self._container.get_wrapped_container().unpause()
 
     def __enter__(self) -> Self:

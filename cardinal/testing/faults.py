@@ -1,4 +1,4 @@
-"""What happens to messages between producers and a consumer, as a script: every accident that Kafka's rules allow.
+"""Seeded schedule of messages between producers and a consumer: every order and fault that Kafka's rules allow.
 
     faults = Faults(seed=3)
     log = faults.publish({"a": blocks, "b": blocks})      # blocks: for each block its messages, the Batch last
@@ -7,12 +7,12 @@
 Rules:
 
 1. Equal seeds and arguments give equal records.
-2. Copies of one key lie in one partition (FNV-1a), and what lies in a partition is delivered in its order. Nothing
-   else about order is certain: partitions advance at very different speeds.
-3. A producer has many blocks under way at once; messages of a block arrive in any order, its sealed Batch after all of
-   them and after its parent's. A producer that does not seal sends its Batches at any time.
-4. Messages are sent twice; blocks fail in the middle and are sent again as a whole; a producer is killed and begins
-   again some blocks further back. In the end every block of every producer is complete on the topics.
+2. Copies of one key are in one partition (FNV-1a), and a partition is delivered in its order. Nothing else about order
+   is certain: partitions advance at very different speeds.
+3. A producer has many blocks in flight; messages of a block arrive in any order, its sealed Batch after all of them and
+   after its parent's. A producer that does not seal sends its Batches at any time.
+4. Messages are duplicated; blocks fail in the middle and are resent; a killed producer restarts some blocks further
+   back. In the end every block of every producer is complete on the topics.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _REWIND: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """How much goes wrong.
+    """Probabilities of faults.
 
     Attributes:
-        partitions: of every topic.
-        in_flight: blocks that a producer has under way.
+        partitions: partitions of every topic.
+        in_flight: blocks that a producer has in flight.
         duplicates: probability that a message is sent twice.
         failures: probability that an attempt to send a block ends in the middle.
         restarts: probability, at each block, that the producer is killed there (at most three times each).
@@ -64,7 +64,7 @@ class FaultSettings:
 
 @dataclass(slots=True)
 class TopicLog:
-    """What lies on the topics: records by partition, in the order of their offsets."""
+    """Content of the topics: records by partition, in the order of their offsets."""
 
     partitions: dict[Partition, list[Record]] = field(default_factory=dict)
 
@@ -74,11 +74,11 @@ class TopicLog:
 
 
 class Faults:
-    """A script of accidents.
+    """Schedule of a seed.
 
     Arguments:
         seed: any integer.
-        settings: how much goes wrong.
+        settings: probabilities of faults.
 
     """
 
@@ -87,7 +87,7 @@ class Faults:
         self.settings = settings or FaultSettings()
 
     def records(self, producers: Mapping[str, Iterable[Sequence[Routed]]]) -> list[Record]:
-        """What one consumer gets of what these producers send: :meth:`publish`, then :meth:`deliver`."""
+        """Records that one consumer receives from these producers: :meth:`publish`, then :meth:`deliver`."""
         return self.deliver(self.publish(producers))
 
     def publish(
@@ -98,7 +98,7 @@ class Faults:
         Arguments:
             producers: configured id to blocks, parents first; a block is its messages, the Batch last
                 (:func:`cardinal.protocols.streams.split`).
-            unsealed: ids of producers that do not seal, as those in Go.
+            unsealed: ids of producers that do not seal, as those of the Go implementation.
 
         Raises:
             ConfigurationError: a block that does not end with its Batch.
@@ -122,32 +122,32 @@ class Faults:
         return writer.log
 
     def deliver(self, log: TopicLog, *, reader: int = 0, start: Mapping[Partition, int] | None = None) -> list[Record]:
-        """Everything from ``start`` on (default: from the beginning), as one consumer gets it.
+        """Records from ``start`` on (default: from the beginning), in the order of one consumer.
 
         Arguments:
             log: the topics.
-            reader: which consumer; each has another order.
-            start: the first offset of a partition; partitions that are absent begin at 0.
+            reader: number of the consumer; each has another order.
+            start: the first offset of a partition; absent partitions begin at 0.
 
         """
         source = random.Random(f"{self.seed}/deliver/{reader}")  # noqa: S311 - repeatable, no secret
-        at = {where: (start or {}).get(where, 0) for where in sorted(log.partitions)}
-        # Speeds differ by orders of magnitude: one partition may be through before another begins.
-        speeds = {where: 10.0 ** source.uniform(-2, 1) for where in at}
-        left = [where for where in at if at[where] < len(log.partitions[where])]
+        at = {tp: (start or {}).get(tp, 0) for tp in sorted(log.partitions)}
+        # Speeds differ by orders of magnitude: one partition may end before another begins.
+        speeds = {tp: 10.0 ** source.uniform(-2, 1) for tp in at}
+        left = [tp for tp in at if at[tp] < len(log.partitions[tp])]
         out: list[Record] = []
         while left:
-            where = source.choices(left, [speeds[one] for one in left])[0]
-            burst = log.partitions[where][at[where] : at[where] + source.randint(1, _BURST)]
+            tp = source.choices(left, [speeds[each] for each in left])[0]
+            burst = log.partitions[tp][at[tp] : at[tp] + source.randint(1, _BURST)]
             out += burst
-            at[where] += len(burst)
-            if at[where] >= len(log.partitions[where]):
-                left.remove(where)
+            at[tp] += len(burst)
+            if at[tp] >= len(log.partitions[tp]):
+                left.remove(tp)
         return out
 
 
 class _Writer:
-    """Appends to partitions."""
+    """Writer of partitions."""
 
     def __init__(self, partitions: int) -> None:
         self.log = TopicLog()
@@ -155,7 +155,7 @@ class _Writer:
         self._now = _BEGAN_MS
 
     def create(self, topics: Iterable[str], producer: str) -> None:
-        """Make topics that are not there, with a heartbeat in each partition."""
+        """Create missing topics, with a heartbeat in each partition."""
         for topic in sorted(topics):
             for number in range(self._partitions):
                 if (topic, number) not in self.log.partitions:
@@ -163,7 +163,7 @@ class _Writer:
                     self._append((topic, number), b"", b"", ((PRODUCER_HEADER, producer.encode()),))
 
     def append(self, message: Routed, headers: tuple[tuple[str, bytes], ...]) -> None:
-        """Append where the key says."""
+        """Append to the partition of the key."""
         self._append(
             (message.topic, fnv1a_partition(message.key, self._partitions)), message.key, message.value, headers
         )
@@ -176,7 +176,7 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Block:
-    """A block of a producer: its messages, and the Batch with what it says."""
+    """A block of a producer: its messages, and its Batch, encoded and decoded."""
 
     content: list[Routed]
     seal: Routed
@@ -186,7 +186,7 @@ class _Block:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt to send a block: what is left to send, and whether it will fail when that is sent."""
+    """One attempt to send a block: the remaining messages, and if it fails after them."""
 
     block: _Block
     left: list[Routed]
@@ -194,7 +194,7 @@ class _Attempt:
 
 
 class _Sender:
-    """One producer, with its blocks under way."""
+    """One producer, with its blocks in flight."""
 
     def __init__(
         self, name: str, blocks: list[_Block], source: random.Random, settings: FaultSettings, *, seals: bool
@@ -212,7 +212,7 @@ class _Sender:
 
     @property
     def busy(self) -> bool:
-        """Whether something is left to send."""
+        """True if messages are left to send."""
         return bool(self._open) or self._next < len(self._blocks)
 
     def topics(self) -> set[str]:
@@ -220,7 +220,7 @@ class _Sender:
         return {message.topic for block in self._blocks for message in (*block.content, block.seal)}
 
     def send(self, writer: _Writer) -> None:
-        """Do one thing: begin a block, send one message, end an attempt, or be killed."""
+        """Make one step: begin a block, send one message, end an attempt, or be killed."""
         while len(self._open) < self._settings.in_flight and self._next < len(self._blocks):
             block = self._blocks[self._next]
             self._next += 1
@@ -243,14 +243,14 @@ class _Sender:
             self._perhaps_killed()
 
     def _attempt(self, block: _Block) -> _Attempt:
-        """All of a block's messages in any order, or some of them where the attempt is to fail."""
+        """All of a block's messages in any order, or some of them for an attempt that fails."""
         left = list(block.content) if self._seals else [*block.content, block.seal]
         self._source.shuffle(left)
         fails = self._chance(self._settings.failures)
         return _Attempt(block, left[: self._source.randint(0, len(left))] if fails else left, fails)
 
     def _perhaps_killed(self) -> None:
-        """Killed: what is under way is lost, and it begins again some blocks before the oldest of that."""
+        """Kill the producer: blocks in flight are lost, and it restarts some blocks before the oldest of them."""
         if self._restarts_left and self._chance(self._settings.restarts):
             self._restarts_left -= 1
             oldest = min((self._blocks.index(attempt.block) for attempt in self._open), default=self._next)

@@ -1,6 +1,6 @@
-"""What a feed of blocks has to do, as a suite that any feed can be held to: yours too.
+"""Laws of block feeds: a suite for any feed, yours too.
 
-    class MyRoom:                                     # a chain of yours, and how it is moved
+    class MyRoom:                                     # your chain, and its controls
         def open(self): return MyFeed("my://node")
         async def canonical(self): return [BlockRef(0, …), …]
         async def grow(self, blocks): …
@@ -9,9 +9,8 @@
     for law in LAWS:
         asyncio.run(law(MyRoom()))
 
-Each law opens feeds, moves the chain, and raises :class:`FeedLawBrokenError` with what is wrong. A room whose chain
-cannot be moved (an archive, a script) raises :class:`CannotMoveError` from what it cannot do; the laws about that are
-then left out, and say so.
+Each law opens feeds, moves the chain, and raises :class:`FeedLawBrokenError` with the violation. A room whose chain
+cannot be moved (an archive, a script) raises :class:`CannotMoveError`, which skips the laws about that.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _STRANGER: Final = b"\xee" * 32
 
 
 class FeedLawBrokenError(AssertionError):
-    """A feed did what no feed may do."""
+    """A feed violated a law."""
 
 
 class CannotMoveError(Exception):
@@ -47,20 +46,20 @@ class FeedRoom(Protocol):
         ...
 
     async def canonical(self) -> list[BlockRef]:
-        """The chain as it is now, from the first block that feeds give to the head."""
+        """The current chain, from the first block that feeds yield to the head."""
         ...
 
     async def grow(self, blocks: int) -> None:
-        """So many more blocks."""
+        """Add blocks to the chain."""
         ...
 
     async def reorg(self, depth: int, blocks: int) -> None:
-        """Replace so many of the highest blocks by so many others; at least one more than they were."""
+        """Replace the ``depth`` highest blocks by ``blocks`` others, at least one more."""
         ...
 
 
 async def gives_the_whole_chain_in_order(room: FeedRoom) -> None:
-    """From nothing: every block up to ``until`` is given, parents first, none twice, with a chain id above 0."""
+    """From an empty stream, every block up to ``until`` is yielded, parents first, none twice, chain id above 0."""
     chain = await room.canonical()
     feed = room.open()
     try:
@@ -76,7 +75,7 @@ async def gives_the_whole_chain_in_order(room: FeedRoom) -> None:
 
 
 async def gives_the_same_again(room: FeedRoom) -> None:
-    """Two feeds of a chain give equal payloads for it."""
+    """Two feeds of a chain yield equal payloads."""
     chain = await room.canonical()
     both = []
     for _ in range(2):
@@ -87,7 +86,7 @@ async def gives_the_same_again(room: FeedRoom) -> None:
 
 
 async def goes_on_after_what_is_published(room: FeedRoom) -> None:
-    """Wherever publishing stopped, what is missing of the chain is given, and nothing that is published."""
+    """After any published prefix, exactly the missing blocks of the chain are yielded."""
     chain = await room.canonical()
     for count in (1, len(chain) // 2, len(chain) - 1):
         payloads = await _read(room, chain[:count], until=chain[-1].number)
@@ -96,14 +95,14 @@ async def goes_on_after_what_is_published(room: FeedRoom) -> None:
 
 
 async def ends_at_once_where_all_is_published(room: FeedRoom) -> None:
-    """An ``until`` that is published already leaves nothing to give."""
+    """A published ``until`` yields nothing."""
     chain = await room.canonical()
     payloads = await _read(room, chain, until=chain[-1].number)
     _check(not payloads, "nothing is given that is published")
 
 
 async def refuses_what_another_chain_published(room: FeedRoom) -> None:
-    """Published blocks that its chain does not have are refused, not overlooked."""
+    """Published blocks that the chain does not have are refused, not ignored."""
     chain = await room.canonical()
     feed = room.open()
     try:
@@ -116,7 +115,7 @@ async def refuses_what_another_chain_published(room: FeedRoom) -> None:
 
 
 async def follows_the_head(room: FeedRoom) -> None:
-    """A reading that has reached the head goes on when the chain does."""
+    """A reader at the head resumes when the chain grows."""
     chain = await room.canonical()
     feed = room.open()
     payloads = feed.follow(start=chain[0].number, until=chain[-1].number + 3)
@@ -133,7 +132,7 @@ async def follows_the_head(room: FeedRoom) -> None:
 
 
 async def follows_a_reorg(room: FeedRoom) -> None:
-    """After a reorg the new branch is given from the common ancestor on, and no block twice."""
+    """After a reorg the new branch is yielded from the common ancestor on, and no block twice."""
     before = await room.canonical()
     feed = room.open()
     payloads = feed.follow(start=before[0].number, until=before[-1].number + 1)
@@ -153,7 +152,7 @@ async def follows_a_reorg(room: FeedRoom) -> None:
 
 
 async def goes_on_after_a_published_branch_that_was_left(room: FeedRoom) -> None:
-    """What was published before a reorg is gone on from where the chain left it."""
+    """After a restart behind a reorg, the feed resumes from the common ancestor."""
     before = await room.canonical()
     await room.reorg(2, 4)
     after = await room.canonical()
@@ -172,13 +171,13 @@ LAWS: Final[tuple[Callable[[FeedRoom], Awaitable[None]], ...]] = (
     follows_a_reorg,
     goes_on_after_a_published_branch_that_was_left,
 )
-"""Every law; each takes a room of its own."""
+"""Every law; each needs a room of its own."""
 
 
 async def _read(
     room: FeedRoom, published: Sequence[BlockRef], *, start: int | None = None, until: int
 ) -> list[Payload]:
-    """One reading to its end, by a feed of its own."""
+    """One read to its end, by a feed of its own."""
     feed = room.open()
     try:
         return await _all(feed.follow(published, start=start, until=until))
@@ -203,7 +202,7 @@ async def _all(payloads: AsyncIterator[Payload]) -> list[Payload]:
 
 
 def _lawful(payloads: Sequence[Payload], published: Sequence[BlockRef]) -> None:
-    """Every parent was given before, is published, or is the first block's, whose siblings have it too."""
+    """Check that every parent was yielded before, is published, or is the parent of the first block."""
     known = {ref.hash for ref in published}
     for payload in payloads:
         if not known:
@@ -220,7 +219,7 @@ def _has(payloads: Sequence[Payload], chain: Sequence[BlockRef]) -> None:
 
 
 def _lasting(payload: Payload) -> tuple[object, ...]:
-    """What of a payload does not change with when it is asked for: finality marks move."""
+    """The part of a payload that does not depend on the time of the request: without finality."""
     marks = ("/n/safe", "/n/finalized")
     updates = {path: value for path, value in payload.updates.items() if not path.endswith(marks)}
     return payload.number, payload.hash, payload.parent, payload.weight, updates, payload.deletes

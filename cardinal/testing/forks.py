@@ -1,4 +1,4 @@
-"""A script of heads: which block is mined when, on what, and which chain leads after it. No block has content here.
+"""Script of heads: mined blocks, their parents, and the leading chain after each. Blocks have no content.
 
     for move in fork_script(ForkSettings(seed=7, blocks=40)):
         ...    # move.mined, then move.head leads; move.removed are orphans now
@@ -6,13 +6,12 @@
 Rules:
 
 1. The same settings give the same script, on every machine.
-2. Each move ends with a head that is strictly heavier than everything before it, and no block of the move but the last
-   is heavier than the head before: whoever sees the blocks one by one changes chains exactly where the script does.
-   The last head is therefore strictly the heaviest block of all.
+2. Each move ends with a head that is strictly heavier than every block before it, and only the last block of a move is
+   heavier than the head before: a consumer that reads the blocks one by one switches chains exactly with the script.
 3. The script ends with a head of number ``blocks``. Block 0 is never replaced, no move removes more than ``max_depth``
-   blocks, and no head lies more than ``max_depth`` below an earlier one: blocks lower than twice that may be forgotten.
-4. With at least 24 blocks, a depth of at least 3 and a reorg rate above 0, whatever the seed, there are: a reorg of
-   depth 3 or more, a reorg to a shorter chain (where weights may differ), and a return to blocks that were orphaned.
+   blocks, and no head is more than ``max_depth`` below an earlier one: blocks lower than twice that may be pruned.
+4. With at least 24 blocks, a depth of at least 3 and a reorg rate above 0, every seed has a reorg of depth 3 or more, a
+   reorg to a shorter chain (where weights may differ), and a return to orphaned blocks.
 
 Blocks have names: height and a letter, ``3a`` for the first block of height 3 that was mined, ``3b`` for the second.
 """
@@ -38,11 +37,11 @@ _Duty: TypeAlias = Literal["deep", "shorter", "pair"]
 
 _FORMS: Final[Mapping[_Form, int]] = MappingProxyType({"longer": 8, "equal": 4, "shorter": 2, "return": 3})
 _NESTED: Final = 0.25
-"""How likely a reorg follows directly on a reorg: the second-order cases on which consumers fail."""
+"""Probability that a reorg directly follows a reorg: the second-order cases on which consumers fail."""
 
 _DEEP: Final = 3
 _REMEMBERED: Final = 4
-"""Orphaned branches that may come back."""
+"""Orphaned branches that may return."""
 
 _MAX_BLOCKS: Final = 1_000_000
 _MAX_DEPTH: Final = 64
@@ -62,9 +61,9 @@ class HeadMove(NamedTuple):
     """One step of the script.
 
     Attributes:
-        kind: what happened.
+        kind: kind of the move.
         mined: the new blocks, parents first.
-        head: the block that leads now.
+        head: the new head.
         removed: names of the blocks that left the chain, newest first (the order in which to undo).
         added: names of the blocks that joined it, oldest first; they are ``mined``, after a return with orphans before.
 
@@ -79,12 +78,12 @@ class HeadMove(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ForkSettings:
-    """What a script is made from.
+    """Settings of a script.
 
     Attributes:
         seed: any integer.
-        blocks: number of the last head: blocks above block 0 on the chain in the end.
-        reorg_rate: probability that a step is a reorg, 0 to 1; 0 means none at all.
+        blocks: number of the last head: blocks above block 0 on the final chain.
+        reorg_rate: probability that a step is a reorg, 0 to 1.
         max_depth: the most blocks that one reorg removes, 1 to 64.
         difficulty: the mean of a block's own weight, which varies by an eighth; 0 makes the number the weight (a
             chain after the merge): then only longer chains win.
@@ -125,14 +124,14 @@ def fork_script(settings: ForkSettings) -> Iterator[HeadMove]:
 
 
 class _Orphans(NamedTuple):
-    """A branch that lost: the number of its ancestor in the chain, and its blocks, oldest first."""
+    """An orphaned branch: the number of its ancestor in the chain, and its blocks, oldest first."""
 
     ancestor: PlannedBlock
     blocks: tuple[PlannedBlock, ...]
 
 
 class _Planner:
-    """The chain so far, as far as a reorg can reach, and the reorgs that are still due."""
+    """The current chain as deep as a reorg can reach, and the reorgs that are still due."""
 
     def __init__(self, settings: ForkSettings) -> None:
         self._settings = settings
@@ -149,7 +148,7 @@ class _Planner:
 
     @property
     def head(self) -> PlannedBlock:
-        """The block that leads."""
+        """The current head."""
         return self._chain[-1]
 
     def genesis(self) -> HeadMove:
@@ -159,7 +158,7 @@ class _Planner:
         return HeadMove("genesis", (block,), block, (), (block.name,))
 
     def next(self) -> HeadMove:
-        """The next move: what is due, or by lot."""
+        """The next move: one that is due, or a random one."""
         move = self._due()
         rate = self._settings.reorg_rate
         chance = max(rate, _NESTED) if self._after_reorg and rate else rate
@@ -169,7 +168,7 @@ class _Planner:
         return move or self._mine()
 
     def _due(self) -> HeadMove | None:
-        """The reorg that rule 4 promises for this height; None where none is due, or where it does not fit."""
+        """The reorg that rule 4 guarantees at this height; None where none is due, or where it does not fit."""
         if self._return_due:
             self._return_due = False
             return self._return()
@@ -189,7 +188,7 @@ class _Planner:
         return self._random.choices(list(_FORMS), list(_FORMS.values()))[0]
 
     def _depth(self, least: int) -> int:
-        """How many blocks go: ``least``, or more with halving probability, within the bounds."""
+        """Number of removed blocks: ``least``, or more with halving probability, within the bounds."""
         depth = least
         while self._random.random() < 0.5:  # noqa: PLR2004 - halving
             depth += 1
@@ -201,7 +200,7 @@ class _Planner:
         return HeadMove("mine", (block,), block, (), (block.name,))
 
     def _reorg(self, form: _Form, depth: int) -> HeadMove | None:
-        """A reorg; None where the chain is too short for it, the end too near, or weights cannot differ."""
+        """A reorg; None where the chain is too short, the end too near, or weights cannot differ."""
         if form == "return":
             return self._return()
         by_number = self._settings.difficulty == 0
@@ -217,7 +216,7 @@ class _Planner:
         return self._switch("branch", self._chain[-1 - depth], (), length)
 
     def _return(self) -> HeadMove | None:
-        """The newest orphaned branch that still hangs on the chain grows by what it needs to lead."""
+        """A return: the newest orphaned branch of the chain grows until it leads."""
         for orphans in reversed(self._orphans):
             tip = orphans.blocks[-1]
             length = 1 if self._settings.difficulty else self.head.number + 1 - tip.number
@@ -230,7 +229,7 @@ class _Planner:
         return None
 
     def _switch(self, kind: Kind, ancestor: PlannedBlock, revived: tuple[PlannedBlock, ...], length: int) -> HeadMove:
-        """Leave the chain above ``ancestor`` for another branch: blocks that are there, and ``length`` new ones."""
+        """Leave the chain above ``ancestor`` for another branch: existing blocks, and ``length`` new ones."""
         removed = tuple(self._chain[ancestor.number + 1 :])
         tip = revived[-1] if revived else ancestor
         mined: list[PlannedBlock] = []
@@ -246,8 +245,8 @@ class _Planner:
     def _winning(self, gap: int, length: int) -> list[int]:
         """Difficulties whose sum exceeds ``gap`` with the last of them and not before.
 
-        The head's own difficulty is never below the natural range, and ``gap`` holds it whenever there is more than
-        one block to draw; so what is scaled down below stays positive.
+        The head's own difficulty is never below the natural range, and ``gap`` includes it for more than one block, so
+        the scaled values stay positive.
         """
         if self._settings.difficulty == 0:
             return [0] * length
@@ -273,7 +272,7 @@ class _Planner:
 
 
 def _letters(count: int) -> str:
-    """A for 1, z for 26, aa for 27: as columns of a sheet are counted, in small letters."""
+    """Column name of a number: a for 1, z for 26, aa for 27."""
     text = ""
     while count:
         count, digit = divmod(count - 1, len(string.ascii_lowercase))

@@ -1,4 +1,4 @@
-"""Chains of payloads for tests of handlers, consumers and producers: any chain's, no Ethereum in them.
+"""Chains of generic payloads for tests of handlers, consumers and producers.
 
     chain = ChainGenerator(seed=7)
     for move in chain.moves(blocks=40):           # a script with reorgs, see cardinal.testing.forks
@@ -8,11 +8,11 @@
 Rules:
 
 1. Equal seeds and arguments give equal payloads.
-2. Hashes can be read: block ``3a`` has its name at the end of 32 bytes, and ``block_name`` gives it back. Chains of
-   two seeds have the same hashes for other contents, so they do not belong on the same topics.
-3. Between them, payloads hold what payloads can hold: values inside the Batch, values and deletes that are counted
-   under prefixes (with a slash at the end or without, one prefix beginning with another, several from one expression),
-   sub batches, empty values, paths that are not UTF-8, nothing at all.
+2. Hashes are readable: block ``3a`` has its name at the end of 32 bytes, and ``block_name`` returns it. Chains of two
+   seeds have the same hashes for other contents, so they do not belong on the same topics.
+3. Payloads cover every kind of content: values inside the Batch, values and deletes that are counted under prefixes
+   (with a slash at the end or without, one prefix beginning with another, several from one expression), sub batches,
+   empty values, paths that are not UTF-8, no content.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChainMove(NamedTuple):
     """One step of a chain.
 
     Attributes:
-        mined: the payloads that are new, parents first; the last one leads.
+        mined: the new payloads, parents first; the last one leads.
         removed: the blocks that left the chain, newest first.
         added: the blocks that joined it, oldest first; after a return, orphans and then ``mined``.
 
@@ -77,14 +77,14 @@ def block_name(of: bytes) -> str:
 
 
 def block_number(name: str) -> int:
-    """The number that a name begins with."""
+    """The number of a block with this name."""
     if (found := _NAME.fullmatch(name)) is None:
         raise ConfigurationError(f"a block's name is its number and letters, such as 3a, not {name!r}", setting="name")
     return int(found[1])
 
 
 def as_received(payload: Payload) -> Payload:
-    """The payload as a consumer of all topics gets it: sub batches' content is part of the updates and deletes."""
+    """The payload as a consumer of all topics receives it: content of sub batches is in the updates and deletes."""
     updates, deletes = dict(payload.updates), set(payload.deletes)
     for sub_batch in payload.sub_batches.values():
         if sub_batch is not None:
@@ -94,7 +94,7 @@ def as_received(payload: Payload) -> Payload:
 
 
 class ChainGenerator:
-    """Makes payloads.
+    """Generator of payloads.
 
     Arguments:
         seed: any integer.
@@ -108,7 +108,7 @@ class ChainGenerator:
 
     @property
     def application(self) -> Application:
-        """How these payloads travel: for `Producer`, `Consumer` and `MemoryBroker`."""
+        """The application of these payloads, for `Producer`, `Consumer` and `MemoryBroker`."""
         return Application(name="generated", chain=f"generated:{self.seed}", default_topic=TOPIC, topics=dict(SCHEMA))
 
     def block(self, name: str, parent: str, weight: int | None = None) -> Payload:
@@ -139,7 +139,7 @@ class ChainGenerator:
         Arguments:
             shape: paths, parted by ``|``; each begins on the root or with a block that a path before it had.
             weights: by name; default: the number.
-            root: the name of the block that the first path stands on. It is not among the payloads.
+            root: the name of the parent of the first path. It is not among the payloads.
 
         """
         parents: dict[str, str] = {}
@@ -154,7 +154,7 @@ class ChainGenerator:
     def moves(
         self, blocks: int = 32, *, reorg_rate: float = 0.2, max_depth: int = 5, difficulty: int = 1000
     ) -> list[ChainMove]:
-        """A whole script; see :class:`~cardinal.testing.forks.ForkSettings` for its arguments, and for its promises."""
+        """A complete script; see :class:`~cardinal.testing.forks.ForkSettings` for its arguments."""
         names: dict[str, BlockRef] = {}
         moves = []
         for move in fork_script(ForkSettings(self.seed, blocks, reorg_rate, max_depth, difficulty)):
@@ -195,7 +195,7 @@ class ChainGenerator:
         return updates, frozenset(deletes)
 
     def _sub_batches(self, source: random.Random, name: str) -> dict[bytes, SubBatch | None]:
-        """None, one on a topic of its own, or two, the second of which goes to the default topic."""
+        """No sub batch, one on a topic of its own, or a second one on the default topic."""
         if not self.size:
             return {}
         paths = ("state/", "ledger")[: source.choice((0, 1, 1, 2))]

@@ -1,8 +1,8 @@
-"""A broker in memory: topics with partitions and offsets, no processes, no I/O. For your tests and ours.
+"""Broker in memory: topics with partitions and offsets, no processes, no I/O.
 
-It keeps Kafka's rules as far as a client can tell: FNV-1a partitions, a heartbeat in every partition of a new topic,
-offsets that never come back, retention that moves the start. Faults are calls: :meth:`MemoryBroker.hold` keeps
-acknowledgements back, :meth:`MemoryBroker.fail` loses messages, :meth:`MemoryBroker.trim` removes old records.
+It follows Kafka's rules that a client sees: FNV-1a partitions, a heartbeat in every partition of a new topic, offsets
+that are never reused, retention that moves the start. Faults are calls: :meth:`MemoryBroker.hold` withholds
+acknowledgements, :meth:`MemoryBroker.fail` loses messages, :meth:`MemoryBroker.trim` removes old records.
 
 Example::
 
@@ -54,8 +54,8 @@ class MemoryBroker:
     """Topics in memory, reached as ``memory://name`` or through :meth:`sink` and :meth:`source`.
 
     Arguments:
-        name: how URLs of this process reach it; one broker a name.
-        partitions: of every topic.
+        name: its name in URLs of this process; one broker a name.
+        partitions: partitions of every topic.
         max_message_bytes: larger messages are refused.
         clock: seconds since 1970, for timestamps.
 
@@ -82,7 +82,7 @@ class MemoryBroker:
 
     @property
     def url(self) -> str:
-        """How a producer or consumer of this process reaches it."""
+        """Its URL, for producers and consumers of this process."""
         return f"memory://{self.name}"
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class MemoryBroker:
         self.close()
 
     def close(self) -> None:
-        """Give the name back. Sinks and sources that are open go on."""
+        """Release the name. Open sinks and sources keep working."""
         DIRECTORY.leave(self.name, self)
 
     def sink(self, app: Topics, *, producer_id: str) -> MemorySink:
@@ -104,7 +104,7 @@ class MemoryBroker:
         return MemorySink(self, app, producer_id)
 
     def source(self, topics: Sequence[str], *, wait: float = 0.0) -> MemorySource:
-        """A source of these topics, that waits so many seconds for them to exist."""
+        """A source of these topics; ``wait``: seconds to wait for them to exist."""
         with self._changed:
             if not self._changed.wait_for(lambda: all(topic in self._widths for topic in topics), wait):
                 absent = next(topic for topic in topics if topic not in self._widths)
@@ -117,25 +117,20 @@ class MemoryBroker:
             return frozenset(topic for topic, _ in self._logs)
 
     def records(self, topic: str | None = None) -> list[Record]:
-        """Everything that is kept, of one topic or of all, in the order of positions."""
+        """All retained records, of one topic or of all, in the order of positions."""
         with self._changed:
-            return [
-                record
-                for where in sorted(self._logs)
-                if topic in (None, where[0])
-                for record in self._logs[where].records
-            ]
+            return [record for tp in sorted(self._logs) if topic in (None, tp[0]) for record in self._logs[tp].records]
 
     def create(
         self, topic: str, *, partitions: int | None = None, heartbeat: tuple[tuple[str, bytes], ...] = ()
     ) -> None:
-        """Create a topic that is not there, a heartbeat in every partition; ``partitions`` where it has others."""
+        """Create a missing topic, with a heartbeat in every partition; ``partitions`` overrides their number."""
         with self._changed:
             if topic not in self._widths:
                 self._widen(topic, self.partitions if partitions is None else partitions, heartbeat)
 
     def widen(self, topic: str, partitions: int) -> None:
-        """Give a topic so many partitions; it keeps those that it has."""
+        """Raise the number of a topic's partitions."""
         with self._changed:
             self._widen(topic, partitions, ())
 
@@ -154,20 +149,20 @@ class MemoryBroker:
     # --- faults --------------------------------------------------------------------------------------------
 
     def hold(self) -> None:
-        """Take messages and keep their acknowledgements back until :meth:`release`."""
+        """Withhold acknowledgements until :meth:`release`."""
         with self._changed:
             if self._held is None:
                 self._held = []
 
     def release(self) -> None:
-        """Acknowledge what was held, in order, and everything from now on."""
+        """Acknowledge withheld calls, in order, and everything from now on."""
         with self._changed:
             held, self._held = self._held or [], None
         for waiting in held:
             waiting.acknowledge()
 
     def release_some(self, which: Callable[[Routed], bool]) -> None:
-        """Acknowledge those held calls whose first message ``which`` is true for, and go on holding."""
+        """Acknowledge withheld calls with a true ``which(first message)``; further ones stay withheld."""
         with self._changed:
             held = self._held or []
             chosen = [waiting for waiting in held if which(waiting.first)]
@@ -191,7 +186,7 @@ class MemoryBroker:
     # --- for its sinks and sources -------------------------------------------------------------------------
 
     def take(self, message: Routed, headers: tuple[tuple[str, bytes], ...]) -> bool:
-        """Append a message; False where the broker was told to lose it."""
+        """Append a message; False where :meth:`fail` loses it."""
         with self._changed:
             if self._lose is not None and self._lose(message):
                 return False
@@ -201,7 +196,7 @@ class MemoryBroker:
             return True
 
     def acknowledge(self, waiting: Waiting) -> None:
-        """Acknowledge now, or with the others when acknowledgements are released."""
+        """Acknowledge now, or at the release."""
         with self._changed:
             if self._held is not None:
                 self._held.append(waiting)
@@ -214,10 +209,10 @@ class MemoryBroker:
         with self._changed:
             while True:
                 found: list[Record] = []
-                for where, offset in positions.items():
-                    log = self._logs[where]
+                for tp, offset in positions.items():
+                    log = self._logs[tp]
                     if not log.start <= offset <= log.end:
-                        raise expired(where, offset, log.start)
+                        raise expired(tp, offset, log.start)
                     found += log.read(offset, limit - len(found))
                 left = deadline - time.monotonic()
                 if found or left <= 0 or not self._changed.wait(left):
@@ -226,7 +221,7 @@ class MemoryBroker:
     def marks(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
         """Start and end of these partitions."""
         with self._changed:
-            return {where: (self._logs[where].start, self._logs[where].end) for where in partitions}
+            return {tp: (self._logs[tp].start, self._logs[tp].end) for tp in partitions}
 
     def _append(
         self, topic: str, number: int, key: bytes, value: bytes, headers: tuple[tuple[str, bytes], ...]

@@ -3,15 +3,15 @@
     async with JsonRpcNode(chain) as node:
         feed = open_feed(node.url)          # or node.ws_url, or node.ipc_url where a socket was named
 
-Where blocks come from is the chain's business (:class:`NodeChain`): recorded blocks
-(:class:`cardinal.testing.replay.ReplayChain`), a development chain, or a few lines of a test.
+The chain (:class:`NodeChain`) supplies the blocks: recorded ones (:class:`cardinal.testing.replay.ReplayChain`), a
+development chain, or a few lines of a test.
 
 Rules:
 
-1. It answers like a node: ``null`` for what the chain does not have, an error object for what it refuses, errors of
-   a batch inside the batch, one error for a batch or body that is too large (:class:`NodeLimits`).
-2. It remembers nothing of the chain: every answer is asked for when the request is there.
-3. It never imports a feed and never judges a block; a chain may serve wrong ones, that is what tests are for.
+1. It answers like a node: ``null`` for blocks that the chain does not have, an error object for a refusal, errors of a
+   batch inside the batch, one error for a batch or body that is too large (:class:`NodeLimits`).
+2. It caches nothing: every response comes from the chain at the time of the request.
+3. It never validates a block: tests may serve invalid ones.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 __all__ = ["Demand", "Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
 
 HASH_TEXT_LENGTH = 66
-"""Characters of ``0x`` and 32 bytes: how a request that names a block by hash is told from one by number."""
+"""Characters of ``0x`` and 32 bytes, which distinguish a hash from a number."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """What the node bears: calls in a batch, bytes of a request. The defaults are geth's."""
+    """Limits of a node: calls in a batch, bytes of a request. The defaults are geth's."""
 
     batch: int = 1000
     body: int = 5 << 20
 
 
 class Demand(NamedTuple):
-    """What a caller has to show over HTTP, and with what status it is refused otherwise."""
+    """Credentials that HTTP requests must carry, and the status that refuses others."""
 
     value: str
     header: str = "Authorization"
@@ -60,7 +60,7 @@ class Demand(NamedTuple):
 
     @classmethod
     def bearer(cls, token: str) -> Demand:
-        """A token, as gateways want it."""
+        """A Bearer token."""
         return cls(f"Bearer {token}")
 
 
@@ -68,22 +68,22 @@ class JsonRpcNode:
     """A JSON-RPC server for one chain; an asynchronous context manager.
 
     Arguments:
-        chain: what is served.
+        chain: the served chain.
         host: the address to listen on.
         port: 0 takes a free one.
-        limits: what is refused as too large.
-        socket: the file of a Unix socket to listen on too; None for none.
+        limits: limits of requests.
+        socket: the file of an additional Unix socket; None for none.
 
     Attributes for tests, all may be set while the node runs:
-        before: called with method and parameters before each answer, to change the chain at an exact moment; what it
-            raises of NodeAnswerError is the answer.
+        before: called with method and parameters before each response, to change the chain at an exact time; a
+            NodeAnswerError that it raises is the response.
         delay: seconds that every request waits.
-        refusals: so many HTTP requests are answered with status 503.
-        demand: what has to be shown with every HTTP request and handshake of a WebSocket; None for nothing. What a
-            connection was opened with counts as long as it is open.
-        denials: how many were refused because they did not show it.
+        refusals: number of HTTP requests to answer with status 503.
+        demand: credentials of every HTTP request and WebSocket handshake; None: none. Open connections are not
+            checked again.
+        denials: number of requests that were refused because of their credentials.
         methods: None, or the only methods that exist.
-        calls: how often each method was called.
+        calls: number of calls by method.
 
     """
 
@@ -127,7 +127,7 @@ class JsonRpcNode:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the node listens on."""
         return self._port
 
     @property
@@ -142,13 +142,13 @@ class JsonRpcNode:
 
     @property
     def ipc_url(self) -> str:
-        """The address over the Unix socket; a ConfigurationError says so where none was named."""
+        """The address of the Unix socket. ConfigurationError: it has none."""
         if self._socket is None:
             raise ConfigurationError("This node was given no socket to listen on.", setting="socket")
         return f"ipc://{self._socket}"
 
     async def start(self) -> None:
-        """Listen. A ConfigurationError says so where the port is taken."""
+        """Listen. ConfigurationError: the port is taken."""
         application = web.Application(client_max_size=self._limits.body)
         application.router.add_route("*", "/{path:.*}", self._request)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
@@ -166,7 +166,7 @@ class JsonRpcNode:
             self._listener = await asyncio.start_unix_server(self._stream, self._socket, limit=self._limits.body)
 
     async def stop(self) -> None:
-        """Close every connection and the port. May be called twice; ``start`` afterwards takes the same port."""
+        """Close every connection and the port. May be called twice; a later ``start`` uses the same port."""
         runner, self._runner = self._runner, None
         listener, self._listener = self._listener, None
         if listener is not None:
@@ -178,7 +178,7 @@ class JsonRpcNode:
             self._socket.unlink(missing_ok=True)
 
     async def disconnect(self) -> None:
-        """Drop every WebSocket and socket connection, as a node that restarts does."""
+        """Close every WebSocket and socket connection, as a restart does."""
         for socket in list(self._sockets):
             await socket.close()
 

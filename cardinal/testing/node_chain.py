@@ -1,4 +1,4 @@
-"""What a node for tests serves: a chain, as JSON-RPC shows it."""
+"""Chain of a test node, in the form of JSON-RPC."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Tag: TypeAlias = Literal["safe", "finalized"]
 
 
 class NodeChain(Protocol):
-    """What a node has. Hashes are lower-case ``0x`` texts, objects are what Ethereum's JSON-RPC shows.
+    """Blocks of a node. Hashes are lower-case ``0x`` texts, objects those of Ethereum's JSON-RPC.
 
-    Methods are called in the node's event loop and answer at once. Any of them may raise
+    Methods are called in the node's event loop and return without waiting. Any of them may raise
     :class:`~cardinal.errors.NodeAnswerError`, which becomes the JSON-RPC error of that request.
     """
 
@@ -31,7 +31,7 @@ class NodeChain(Protocol):
         ...
 
     def mark(self, tag: Tag) -> int | None:
-        """The number of the newest safe or finalized block; None where that is not known (an error in JSON-RPC)."""
+        """The number of the newest safe or finalized block; None where it is unknown (an error in JSON-RPC)."""
         ...
 
     def hash_at(self, number: int) -> str | None:
@@ -39,11 +39,11 @@ class NodeChain(Protocol):
         ...
 
     def block(self, block_hash: str, *, full: bool) -> Json | None:
-        """The block, canonical or not, with its transactions as objects (full) or as hashes; None if not had."""
+        """The block, canonical or not, with its transactions as objects (full) or as hashes; None if unknown."""
         ...
 
     def receipts(self, block_hash: str) -> Json | None:
-        """The block's receipts in order, an array; None if the block is not had."""
+        """The block's receipts in order, an array; None if the block is unknown."""
         ...
 
     def transaction_receipt(self, transaction_hash: str) -> Json | None:
@@ -55,5 +55,5 @@ class NodeChain(Protocol):
         ...
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Tell ``listener`` every new head (its header object, no transactions) until the returned call is made."""
+        """Call ``listener`` with every new head (its header object) until the returned function is called."""
         ...

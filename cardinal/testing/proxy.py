@@ -1,21 +1,21 @@
-"""A TCP proxy that misbehaves on command: what stands between a client and a server when the network is bad.
+"""TCP proxy with network faults on command.
 
     with TcpProxy("127.0.0.1:9092") as proxy:
         client = connect(proxy.address)
         proxy.impair(Link(latency=0.05))       # 50 ms each way
-        proxy.reset()                          # every connection gone, as a router that restarts does it
-        proxy.impair(Link(blackhole=True))     # the cable is out; what was sent arrives when it is in again
+        proxy.reset()                          # reset every connection, as a router that restarts
+        proxy.impair(Link(blackhole=True))     # an unplugged cable; sent bytes arrive after heal()
         proxy.heal()
 
-Kafka tells its clients where its brokers are, so a broker behind a proxy must advertise the proxy:
+Kafka clients connect to advertised addresses, so a broker behind a proxy must advertise the proxy:
 ``EmbeddedKafka(data, port=port, advertised=proxy.address)``.
 
 Rules:
 
-1. Bytes that arrive are the bytes that were sent, in order: an impaired link is slow, stuck or cut, never wrong.
-2. One direction of one connection holds a bounded number of bytes that were not passed on; then its sender waits, as
-   with TCP. Nothing is dropped but by a cut, a reset, or a peer that is gone.
-3. An impairment counts from the next byte on, for connections that are open too.
+1. Bytes arrive unchanged and in order: an impaired link is slow, stuck or cut, never corrupt.
+2. Each direction of a connection buffers a bounded number of bytes; then its sender waits, as with TCP. Bytes are lost
+   only by a cut, a reset, or a closed peer.
+3. An impairment applies from the next byte on, also to open connections.
 4. The proxy runs on a thread and an event loop of its own. Every method may be called from any thread.
 """
 
@@ -40,7 +40,7 @@ _CALL_SECONDS: Final = 10.0
 
 
 class ProxyStats(NamedTuple):
-    """What a proxy has seen: connections taken, open now, cut or reset by us, refused by the target; bytes passed."""
+    """Counters of a proxy: connections accepted, open, cut or reset by the proxy, refused by the target; bytes."""
 
     accepted: int
     open: int
@@ -51,11 +51,11 @@ class ProxyStats(NamedTuple):
 
 
 class TcpProxy:
-    """Passes connections to ``target``.
+    """Proxy in front of ``target``.
 
     Arguments:
-        target: ``host:port`` of the server; nobody has to listen there yet.
-        port: where to listen on 127.0.0.1; 0: a port that is free.
+        target: ``host:port`` of the server, which may start later.
+        port: the port on 127.0.0.1; 0: a free one.
 
     Raises:
         ConfigurationError: the target is no address.
@@ -79,12 +79,12 @@ class TcpProxy:
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients; the same over :meth:`stop` and :meth:`start`."""
+        """``host:port`` for clients; unchanged by :meth:`stop` and :meth:`start`."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def stats(self) -> ProxyStats:
-        """What was seen so far."""
+        """Counters since the start."""
         return ProxyStats(
             self._accepted, len(self._pairs), self._cut, self._refused, self._up.passed, self._down.passed
         )
@@ -93,7 +93,7 @@ class TcpProxy:
         """Listen. May be called again after :meth:`stop`.
 
         Raises:
-            UnreachableError: somebody else has the port.
+            UnreachableError: the port is taken.
 
         """
         if self._thread is None:
@@ -108,24 +108,24 @@ class TcpProxy:
         return self
 
     def stop(self) -> None:
-        """Listen no more and reset what is open: whoever connects is refused. May be called twice."""
+        """Stop listening and reset open connections. May be called twice."""
         if self._thread is not None:
             self._run(self._close())
             self._end()
 
     def impair(self, up: Link, down: Link | None = None) -> None:
-        """From now on bytes to the target travel by ``up``, bytes from it by ``down`` (``up`` where None)."""
+        """Set the link to the target, ``up``, and the link from it, ``down`` (None: the same)."""
         if self._thread is None:
             self._up.link, self._down.link = up, up if down is None else down
         else:
             self._run(self._change(up, up if down is None else down))
 
     def heal(self) -> None:
-        """Clear links; what was held up goes on."""
+        """Remove all impairments; delayed bytes are delivered."""
         self.impair(CLEAR)
 
     def reset(self) -> int:
-        """Reset every open connection, both ways; new ones are taken. How many there were."""
+        """Reset every open connection, in both directions, and return their number; new ones are accepted."""
         return self._run(self._reset()) if self._thread is not None else 0
 
     def __enter__(self) -> Self:
@@ -187,7 +187,7 @@ class TcpProxy:
             elif await pair.relay(self._up, self._down):
                 self._cut += 1
         except asyncio.CancelledError:
-            task.uncancel()  # reset, which is an end like another
+            task.uncancel()  # a reset is a regular end
         finally:
             pair.abort()
             del self._pairs[task]

@@ -1,13 +1,13 @@
 """Pytest fixtures: a real Kafka broker, chains with forks, and the fault kit for a handler.
 
-Pytest loads this file in every run of everybody who has Cardinal installed, so it imports nothing of ours (and nothing
-that is not there anyway) before a fixture is requested.
+Pytest loads this file in every run where Cardinal is installed, so it imports nothing of Cardinal and no dependency
+before a fixture is requested.
 
 The processes of `pytest -n N` share one broker, which ends with the last of them.
 
-``CARDINAL_TEST_BROKER=host:port`` names a broker that runs already; tests then share it, and tests that kill or pause a
-broker are skipped. ``CARDINAL_TEST_BROKER=docker`` takes brokers in containers, through testcontainers; where no engine
-answers, tests that need a broker are skipped with that reason.
+``CARDINAL_TEST_BROKER=host:port`` names an existing broker; tests then share it, and tests that kill or pause a broker
+are skipped. ``CARDINAL_TEST_BROKER=docker`` runs brokers in containers, through testcontainers; without an engine,
+tests that need a broker are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ DOCKER = "docker"
 
 
 class ExternalBroker:
-    """The broker that ``CARDINAL_TEST_BROKER`` names: it can be used, and what would harm it skips the test."""
+    """The broker that ``CARDINAL_TEST_BROKER`` names. Calls that would disturb other users skip the test."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
 
     def client_config(self) -> dict[str, str]:
-        """What a confluent-kafka client needs to connect."""
+        """Settings of a confluent-kafka client."""
         return {"bootstrap.servers": self.bootstrap}
 
     def kill(self) -> NoReturn:
@@ -78,8 +78,8 @@ def cardinal_broker(
 ) -> Iterator[EmbeddedKafka | ExternalBroker | ContainerKafka]:
     """A Kafka broker for the whole run: embedded, in a container, or the one that ``CARDINAL_TEST_BROKER`` names.
 
-    ``.bootstrap`` and ``.client_config()`` lead clients to it. Take topic names that are your test's own. To kill or
-    pause a broker, take ``cardinal_killable_broker``.
+    Clients connect with ``.bootstrap`` or ``.client_config()``. Use unique topic names per test. To kill or pause a
+    broker, use ``cardinal_killable_broker``.
     """
     named = os.environ.get(BROKER_VARIABLE)
     if named == DOCKER:
@@ -92,7 +92,7 @@ def cardinal_broker(
     if "PYTEST_XDIST_WORKER" in os.environ:
         from cardinal.testing.shared_broker import shared_broker  # noqa: PLC0415 - pytest loads this file in every run
 
-        # The folder above the one of this worker is that of the whole run.
+        # The parent of this worker's folder belongs to the whole run.
         with shared_broker(tmp_path_factory.getbasetemp().parent / "cardinal-broker") as shared:
             yield shared
         return
@@ -104,7 +104,7 @@ def cardinal_broker(
 
 @pytest.fixture
 def cardinal_killable_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka | ContainerKafka]:
-    """A broker on data of its own, for one test that kills, pauses or stops it; started when handed over."""
+    """A started broker on data of its own, for one test that kills, pauses or stops it."""
     named = os.environ.get(BROKER_VARIABLE)
     if named == DOCKER:
         with _in_container() as container:
@@ -133,7 +133,7 @@ def cardinal_chain() -> Callable[..., Chain]:
 
 @pytest.fixture
 def cardinal_faults() -> Callable[..., None]:
-    """Run of the fault kit: ``cardinal_faults(Balances, app="evm", seeds=10)``; fails the test with the story.
+    """Run of the fault kit: ``cardinal_faults(Balances, app="evm", seeds=10)``; fails the test with a report.
 
     The handler is a class or function at the top of a module, or its name; keyword arguments are those of
     :class:`cardinal.testing.faultkit.Settings`, and ``script`` to repeat one run.

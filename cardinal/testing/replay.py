@@ -1,13 +1,13 @@
-"""Recorded blocks as a :class:`~cardinal.testing.node.NodeChain`, with the moods of real nodes as controls.
+"""Recorded blocks as a :class:`~cardinal.testing.node.NodeChain`, with faults of real nodes as controls.
 
     chain = ReplayChain(read_recorded("fixtures/mainnet"), chain_id=1)
     chain.set_head(chain.hash_at(14_000_003))
 
 Rules:
 
-1. Every block that was added is had by hash; the canonical chain is the ancestry of the head and nothing else.
-2. Answers are written once, when a block is added, so that a replay measures its reader and not itself.
-3. Nothing happens by itself: heads move, blocks vanish and answers go wrong only when a control is called.
+1. Every added block exists by hash; the canonical chain is exactly the ancestry of the head.
+2. Responses are encoded once, when a block is added, so that a replay measures its reader and not itself.
+3. Heads move, blocks vanish and responses become wrong only by controls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .node import Json, Listener, Tag
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A block, header or receipt as JSON-RPC shows it."""
+"""A block, header or receipt in the form of JSON-RPC."""
 
 Announce: TypeAlias = Literal["each", "final", "silent"]
 """``each``: every new block is announced, as anvil does; ``final``: the last only, as geth does in a reorg;
@@ -74,10 +74,10 @@ class ReplayChain:
 
     Arguments:
         blocks: recorded blocks; the head is the last of them.
-        chain_id: what ``eth_chainId`` says.
+        chain_id: the response to ``eth_chainId``.
 
     Attributes:
-        safe: number that the tag ``safe`` answers with; None refuses it.
+        safe: number of the block with the tag ``safe``; None refuses the tag.
         finalized: the same for ``finalized``.
 
     Controls may be called from any thread; heads are announced in the caller's.
@@ -106,7 +106,7 @@ class ReplayChain:
     # --- controls ----------------------------------------------------------------------------------------------
 
     def add(self, block: JsonObject, receipts: Sequence[JsonObject], uncles: Sequence[JsonObject] = ()) -> str:
-        """Have a block by hash, on no branch that the head is on. Returns its hash."""
+        """Add a block that is not an ancestor of the head. Returns its hash."""
         block_hash = str(block["hash"])
         brief = {**block, "transactions": [transaction["hash"] for transaction in block["transactions"]]}
         written = [msgspec.Raw(msgspec.json.encode(receipt)) for receipt in receipts]
@@ -125,11 +125,11 @@ class ReplayChain:
         return block_hash
 
     def set_head(self, block_hash: str | None, *, announce: Announce = "each") -> None:
-        """Make a block that was added the head, and its ancestry the canonical chain.
+        """Make an added block the head, and its ancestry the canonical chain.
 
         Arguments:
             block_hash: the new head: a descendant, a block of another branch, or an ancestor (a rewind).
-            announce: which heads subscribers are told.
+            announce: the heads that subscribers are notified of.
 
         """
         with self._lock:
@@ -155,27 +155,27 @@ class ReplayChain:
                 listener(stored.header)
 
     def announce(self, header: Json) -> None:
-        """Tell subscribers a head that may be any object, also one that is not had."""
+        """Notify subscribers of a head, which may be any object, also an unknown block."""
         for listener in list(self._listeners):
             listener(header)
 
     def forget(self, block_hash: str) -> None:
-        """Lose a block, as anvil loses orphans at once: it is ``null`` from now on."""
+        """Remove a block, as anvil removes orphans: it is ``null`` from now on."""
         with self._lock:
             self._stored.pop(block_hash, None)
 
     def hold(self, block_hash: str, what: Literal["block", "receipts"], answers: int) -> None:
-        """Answer ``null`` so many times before the block or its receipts are there."""
+        """Answer ``null`` for a number of requests before returning the block or its receipts."""
         self._held[what, block_hash] = answers
 
     def swap(self, block_hash: str, what: Literal["block", "receipts"], answer: Json, answers: int) -> None:
-        """Give a wrong answer so many times for a block (full) or for its receipts."""
+        """Return a wrong response a number of times for a block (full) or for its receipts."""
         self._swapped[what, block_hash] = (answers, answer)
 
     # --- NodeChain ---------------------------------------------------------------------------------------------
 
     def chain_id(self) -> int:
-        """The chain id that the replay was made with."""
+        """The chain id."""
         return self._chain_id
 
     def head(self) -> int:
@@ -183,7 +183,7 @@ class ReplayChain:
         return self._head
 
     def mark(self, tag: Tag) -> int | None:
-        """What ``safe`` and ``finalized`` were set to."""
+        """The number that was set for ``safe`` or ``finalized``."""
         return self.safe if tag == "safe" else self.finalized
 
     def hash_at(self, number: int) -> str | None:
@@ -191,7 +191,7 @@ class ReplayChain:
         return self._canonical.get(number)
 
     def block(self, block_hash: str, *, full: bool) -> Json | None:
-        """A block that was added and not forgotten, unless a control says otherwise."""
+        """An added block that was not removed, or the response of a control."""
         stored = self._stored.get(block_hash)
         if stored is None:
             return None
@@ -200,7 +200,7 @@ class ReplayChain:
         return self._moody("block", block_hash, stored.full)
 
     def receipts(self, block_hash: str) -> Json | None:
-        """The receipts that were added with a block, unless a control says otherwise."""
+        """The receipts that were added with a block, or the response of a control."""
         stored = self._stored.get(block_hash)
         return None if stored is None else self._moody("receipts", block_hash, stored.receipts)
 
@@ -218,7 +218,7 @@ class ReplayChain:
         return uncles[index] if block_hash in self._stored and index < len(uncles) else None
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Tell a listener the heads that ``set_head`` and ``announce`` announce."""
+        """Notify a listener of the heads that ``set_head`` and ``announce`` announce."""
         self._listeners.append(listener)
 
         def cancel() -> None:
@@ -228,7 +228,7 @@ class ReplayChain:
         return cancel
 
     def _moody(self, what: str, block_hash: str, truth: Json) -> Json | None:
-        """The true answer, unless a control has some other answers left."""
+        """The true response, unless a control has other responses left."""
         with self._lock:
             if (held := self._held.get((what, block_hash), 0)) > 0:
                 self._held[what, block_hash] = held - 1

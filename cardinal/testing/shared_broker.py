@@ -1,12 +1,12 @@
 """One embedded broker for several processes, such as the workers of `pytest -n N`.
 
-A host process of its own runs the broker: `python -m cardinal.testing.shared_broker FOLDER`. Three files in the folder
-coordinate it with its users, by locks that the kernel releases whenever a process ends, however it ends:
+A host process runs the broker: `python -m cardinal.testing.shared_broker FOLDER`. Files in the folder coordinate it
+with its users, by locks that the kernel releases when a process ends or dies:
 
-1. ``start.lock``: held by the user that looks for the host, and starts it where there is none.
-2. ``users.lock``: shared, held by every user as long as it uses the broker. The host waits for it exclusively, and then
-   stops the broker: it ends with its last user. A user that comes while it stops waits until it has.
-3. ``host.lock``: held by the host as long as it lives; ``ready`` is its answer, empty or the sentence of an error.
+1. ``start.lock``: held by a user while it looks for the host, or starts it.
+2. ``users.lock``: shared, held by every user while it uses the broker. The host waits for it exclusively, and then
+   stops the broker, which thus ends with its last user. A new user waits until it has stopped.
+3. ``host.lock``: held by the host while it lives; ``ready`` is its report, empty or an error message.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _READY_SECONDS: Final = 240.0
-"""Jars may have to be fetched."""
+"""Includes the time for fetching jars."""
 _POLL_SECONDS: Final = 0.05
 _DATA: Final = "data"
 
 
 @contextmanager
 def shared_broker(folder: Path) -> Iterator[EmbeddedKafka]:
-    """The broker of this folder, started where it does not run; it is not this process's to stop.
+    """The broker of this folder, started if necessary. The caller must not stop it.
 
     Raises:
         EmbeddedBrokerError: it could not be started.
@@ -53,7 +53,7 @@ def _start(folder: Path) -> None:
     ready.unlink(missing_ok=True)
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with (folder / "host.log").open("ab") as log:
-        # It leaves a host behind that holds its lock, and ends.
+        # This process starts the host, which holds its lock, and ends.
         subprocess.run(  # noqa: S603 - this module
             [sys.executable, "-m", __name__, str(folder)],
             stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ def main(folder: Path) -> None:
             return
         try:
             _answer(folder, "")
-            # Held until this process has ended: a user that gets it sees no host, and starts another one.
+            # Held until this process has ended: a user that acquires it afterwards starts another host.
             fcntl.flock(os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
         finally:
             broker.stop()

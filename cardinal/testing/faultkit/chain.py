@@ -45,7 +45,7 @@ class Chain:
             (the extra ``evm``).
 
     Attributes:
-        application: how the payloads travel.
+        application: the application of the payloads.
         payloads: every block by name, in the order in which they are mined.
 
     Raises:

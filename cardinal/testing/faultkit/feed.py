@@ -1,7 +1,7 @@
 """Feed of a consumer without its transport: published blocks in, chain updates out, resumed from a cursor.
 
-The updates are those of the streams core itself, so grouping, transient forks and what a resumed consumer delivers are
-what a handler meets behind :class:`cardinal.Consumer`.
+The updates are those of the streams core, so grouping, transient forks and resumption are those of
+:class:`cardinal.Consumer`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Feed:
     """Consumer of topics that have one partition each.
 
     Arguments:
-        application: how the payloads travel.
+        application: the application of the payloads.
         missing: hashes of blocks that are delivered as :class:`MissingPayload`.
 
     """
@@ -43,14 +43,14 @@ class Feed:
         self._at: dict[Partition, int] = {}
 
     def publish(self, payload: Payload) -> None:
-        """Make a block readable."""
+        """Publish a block."""
         *content, batch = split(payload, self._application.topics, self._application.default_topic)
         for message in content:
             self._append(message)
         self._append(batch, sealed=True)
 
     def open(self, cursor: str | None) -> None:
-        """Begin to read: after this cursor, or with the first block.
+        """Start after this cursor, or with the first block.
 
         Raises:
             CursorError: the text is no cursor, or of another stream.
@@ -66,7 +66,7 @@ class Feed:
         return None if head is None else head.hash
 
     def updates(self) -> Iterator[ChainUpdate]:
-        """Read everything that is readable; yields what comes of it."""
+        """Read all published records; yields the updates."""
         if self._follower is None:
             self.open(None)
         ends: dict[Partition, int] | None = None

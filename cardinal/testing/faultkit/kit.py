@@ -1,4 +1,4 @@
-"""Runs of a handler under faults: plays scripts, compares states, shrinks what fails."""
+"""Fault kit: runs a handler under scripts of faults, compares states, shrinks failures."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _WORKER: Final = f"{__package__}.worker"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
 _ATTEMPTS: Final = 250
-"""Scripts that are tried to make a failing one smaller."""
+"""Scripts that are tried for shrinking a failure."""
 
 
 class Handler(Protocol):
-    """Handler that the kit runs. It may have a method `close()`, called before the process ends by itself."""
+    """Handler under test. It may have a method `close()`, called before the process ends normally."""
 
     def handle(self, update: ChainUpdate) -> None:
         """Apply an update, and store its cursor."""
@@ -45,7 +45,7 @@ class Handler(Protocol):
         ...
 
     def state(self) -> object:
-        """Plain data that follows from the chain alone, printed and compared."""
+        """Plain data that depends on the chain only, printed and compared."""
         ...
 
 
@@ -54,13 +54,13 @@ class Settings:
     """Settings of a search.
 
     Attributes:
-        seeds: how many scripts are played, each on a chain of its own.
+        seeds: number of scripts, each on a chain of its own.
         first: the seed of the first one.
         blocks: number of the last block of each chain.
         app: ``generated`` or ``evm``, see :class:`Chain`.
-        missing: whether some blocks are delivered as MissingPayload.
-        timeout: seconds after which a process that is not done is a failure.
-        verbose: whether the handler's output is shown.
+        missing: deliver some blocks as MissingPayload.
+        timeout: seconds after which a running process is a failure.
+        verbose: print the handler's output.
 
     """
 
@@ -75,7 +75,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Counts:
-    """What was played."""
+    """Counters of a search."""
 
     runs: int = 0
     blocks: int = 0
@@ -92,7 +92,7 @@ def find_failure(
     Arguments:
         handler: a class or function at the top of a module, or its name: ``package.module:name``, ``file.py:name``.
         settings: see :class:`Settings`.
-        script: play this one on the chain of the seed ``settings.first``, and shrink nothing.
+        script: run only this one, on the chain of the seed ``settings.first``, without shrinking.
 
     Raises:
         ConfigurationError: the handler cannot be imported, or a setting or the script cannot work.
@@ -105,7 +105,7 @@ def find_failure(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A script that was played: what the processes reported, and the state or what went wrong instead."""
+    """Result of a script: the reports of the processes, and the state or the failure."""
 
     script: Script
     events: tuple[dict[str, Any], ...]
@@ -118,7 +118,7 @@ class FaultKit:
     """Search for failures of one handler; see :func:`find_failure` for the arguments.
 
     Attributes:
-        counts: what was played so far, without what was played to shrink a failure.
+        counts: counters of the runs, without those for shrinking.
 
     """
 
@@ -130,7 +130,7 @@ class FaultKit:
         self._chain = lru_cache(4)(self._make_chain)
 
     def __enter__(self) -> Self:
-        # A killed process loses nothing that it wrote, so memory does. Stores that sync to a disk are slow.
+        # In memory where possible: a kill loses no written file, and syncing to a disk is slow.
         memory = str(_MEMORY) if os.access(_MEMORY, os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="cardinal-faults-", dir=memory))
         self._workers = _Workers(self.handler)
@@ -149,11 +149,11 @@ class FaultKit:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def search(self) -> Failure | None:
-        """Play the scripts of all seeds until one fails."""
+        """Run the scripts of all seeds until one fails."""
         return next((failure for _, failure in self.failures() if failure is not None), None)
 
     def failures(self) -> Iterator[tuple[int, Failure | None]]:
-        """Play the scripts of all seeds: each seed with its failure, None where it passed."""
+        """Run the scripts of all seeds: each seed with its failure, None where it passed."""
         for seed in range(self.settings.first, self.settings.first + self.settings.seeds):
             chain = self._chain(seed)
             if seed == self.settings.first and (run := self._empty(chain)) is not None:
@@ -169,7 +169,7 @@ class FaultKit:
                 yield seed, None
 
     def play(self, script: str) -> Failure | None:
-        """Play one script on the chain of the first seed."""
+        """Run one script on the chain of the first seed."""
         chain = self._chain(self.settings.first)
         run = self._empty(chain) or self._checked(parse(script, chain), chain)
         self._count(run)
@@ -179,7 +179,7 @@ class FaultKit:
         return Chain(seed, self.settings.blocks, app=self.settings.app)
 
     def _scripts(self, chain: Chain) -> Iterator[Script]:
-        """A random script; before the first one the chain without forks, at once."""
+        """A random script; the first one is preceded by the final chain alone."""
         final = chain.heaviest()
         if chain.seed == self.settings.first:
             yield plain(final, together=True)
@@ -189,7 +189,7 @@ class FaultKit:
         yield random_script(chain, source, lines or [0], missing=self.settings.missing)
 
     def _empty(self, chain: Chain) -> _Run | None:
-        """A run after which the state is that of a handler without blocks, so that nothing could be compared."""
+        """Failure of a handler whose state after a run equals its initial state, so that states cannot be compared."""
         full = self._expected(chain, plain(chain.heaviest()))
         if full.reason is not None or full.state != self._play(full.script, chain, untouched=True).state:
             return None
@@ -205,7 +205,7 @@ class FaultKit:
         return self._play(script, chain)
 
     def _checked(self, script: Script, chain: Chain) -> _Run:
-        """Play a script, and compare the state with that of the final chain alone."""
+        """Run a script, and compare the state with that of the final chain alone."""
         final = script.final(chain)
         expected = self._expected(chain, plain(final, script.missing))
         if expected.reason is not None:
@@ -229,9 +229,9 @@ class FaultKit:
         return replace(run, reason=reason, details=details)
 
     def _play(self, script: Script, chain: Chain, *, untouched: bool = False) -> _Run:
-        """Play a script to its end, in as many processes as it takes; the last one is opened to read the state.
+        """Run a script to its end, in one process per kill or restart; the last one reads the state.
 
-        With ``untouched`` the script is not played, and the state is that of a new handler.
+        With ``untouched`` no step runs, and the state is that of a new handler.
         """
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         task = {
@@ -262,7 +262,7 @@ class FaultKit:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _wrong(self, reported: list[dict[str, Any]]) -> str | None:
-        """What is wrong with a session, None where nothing is."""
+        """The failure of a session, None where it is sound."""
         if any("raised" in event for event in reported):
             return "the handler raised an error"
         status = reported[-1]["ended"]
@@ -285,7 +285,7 @@ class FaultKit:
     # --- a failure ---------------------------------------------------------------------------------------------
 
     def _shrunk(self, run: _Run, chain: Chain) -> _Run:
-        """The smallest run found that fails, whatever the symptom."""
+        """The smallest failing run found, with any symptom."""
         if run.script.faults:
             run = self._with_one_kill(run, chain)
         attempts = 0
@@ -353,7 +353,7 @@ class _Workers:
             )
 
     def session(self, task: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run a session; everything that it reported, last how it ended."""
+        """Run a session; returns all its reports, the last one about its end."""
         reported = [self._ask(task)]
         while "ended" not in reported[-1]:
             reported.append(self._reply())

@@ -1,13 +1,11 @@
-"""Scripts of the fault kit: which blocks become readable when, and when the handler's process is killed or restarted.
-
-A script is text, so that one line repeats a failure:
+"""Scripts of the fault kit: the order of blocks, kills and restarts, as text, so that one line repeats a failure.
 
     0a 1a !7 2a+2b+3b restart 3a? 4a
 
-``1a``: block 1a becomes readable and is delivered. ``2a+2b+3b``: these become readable together, so that blocks are
-removed that are still queued. ``3a?``: block 3a, delivered as a MissingPayload. ``!7``: the next time that the handler
-is called, its process is killed (SIGKILL) before the seventh line that it runs, with ``!0`` before the call, at the
-latest after it. ``restart``: the handler is closed and opened again. After a kill it is always opened again.
+``1a``: block 1a is published and delivered. ``2a+2b+3b``: these are published together, so that queued blocks are
+removed. ``3a?``: block 3a, delivered as a MissingPayload. ``!7``: during the next call of the handler, its process is
+killed (SIGKILL) before the seventh line that it runs (``!0``: before the call), at the latest after the call.
+``restart``: the handler is closed and reopened. After a kill it is always reopened.
 """
 
 from __future__ import annotations
@@ -29,26 +27,26 @@ _KILLS: Final = 0.35
 _RESTARTS: Final = 0.1
 _MISSING: Final = 0.15
 _LAST_LINES: Final = 6
-"""Transactions are committed by the last lines of a handler, so half of the kills come there."""
+"""Half of the kills are in a handler's last lines, which commit transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Blocks become readable together, and are delivered."""
+    """Blocks that are published together, and delivered."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The process is killed before the handler runs this many lines more."""
+    """A kill before the handler runs this many more lines."""
 
     lines: int
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The handler is closed, and opened again in a new process."""
+    """A close of the handler, and a reopening in a new process."""
 
 
 Step: TypeAlias = Read | Kill | Restart
@@ -126,7 +124,7 @@ def _refused(sentence: str) -> ConfigurationError:
 
 
 def _script(steps: Iterable[Step], missing: frozenset[str]) -> Script:
-    """A script of these steps, without what is missing elsewhere."""
+    """A script of these steps, with only their missing blocks."""
     script = Script(tuple(steps))
     return Script(script.steps, missing.intersection(script.names))
 
@@ -142,9 +140,9 @@ def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, 
 
     Arguments:
         chain: the chain.
-        source: what everything random comes from.
-        lines: how many lines the handler runs for an update, one number for each that was seen.
-        missing: whether some blocks are delivered as MissingPayload.
+        source: the source of randomness.
+        lines: numbers of lines that the handler ran for earlier updates.
+        missing: deliver some blocks as MissingPayload.
 
     """
     names = list(chain.payloads)
@@ -166,7 +164,7 @@ def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, 
 
 
 def _ends(chain: Chain, names: list[str], *, reorgs: bool) -> list[int]:
-    """How many blocks a script may have; with ``reorgs`` the last one causes a reorg, which blocks to come may hide."""
+    """Numbers of blocks that a script may have; with ``reorgs`` the last one causes a reorg, visible to the handler."""
     heads = [chain.heaviest(names[:end]) for end in range(len(names) + 1)]
     ends = [end for end in range(min(3, len(names)), len(names) + 1) if heads[end]]
     return [end for end in ends if reorgs and heads[end][:-1] != heads[end - 1]] or ends
@@ -177,7 +175,7 @@ def one_kill(script: Script, lines: Sequence[int]) -> Iterator[Script]:
 
     Arguments:
         script: blocks one by one.
-        lines: how many lines the handler runs for each of them.
+        lines: number of lines that the handler runs for each of them.
 
     """
     for at, count in enumerate(lines):
@@ -186,7 +184,7 @@ def one_kill(script: Script, lines: Sequence[int]) -> Iterator[Script]:
 
 
 def smaller(script: Script, chain: Chain) -> Iterator[Script]:
-    """Scripts that are one reduction smaller, the largest reductions first."""
+    """Scripts with one reduction, the largest reductions first."""
     steps = script.steps
     for part in (2, 4):
         if cut := len(steps) // part:
@@ -204,7 +202,7 @@ def smaller(script: Script, chain: Chain) -> Iterator[Script]:
 
 
 def _without(script: Script, chain: Chain, root: str) -> Script:
-    """The script without a block and those that stand on it."""
+    """The script without a block and its descendants."""
     gone = {root}
     for name in script.names:
         if chain.parent(name) in gone:

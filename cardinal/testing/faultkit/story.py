@@ -1,4 +1,4 @@
-"""Story of a failed run: what was delivered, when the process was killed, and how the states differ."""
+"""Report of a failed run: delivered updates, kills, and the difference of the states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _DELIVER: Final = "deliver    "
 _DIFFERENCES: Final = 24
-"""Lines of the states that are shown."""
+"""Printed lines of the states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Failure:
     Attributes:
         seed: of the chain.
         script: the shortest script found that fails.
-        reason: what is wrong, in one sentence.
-        story: what happened, in lines, and the command that repeats it.
+        reason: one sentence.
+        story: the report, and the command that repeats the run.
 
     """
 
@@ -36,7 +36,7 @@ class Failure:
 
 
 def tell(events: Iterable[dict[str, Any]]) -> list[str]:
-    """What the handler's processes reported, in lines."""
+    """The reports of the handler's processes, as lines."""
     lines: list[str] = []
     for event in events:
         if "opened" in event:
@@ -78,7 +78,7 @@ def _named(text: str, chain: Chain) -> str:
 
 
 def compose(reason: str, events: Sequence[dict[str, Any]], details: Iterable[str], command: str) -> str:
-    """The whole story."""
+    """The complete report."""
     lines = [reason, "", *(f"  {line}" for line in tell(events)), *(f"  {line}" for line in details), ""]
     return "\n".join([*lines, f"repeat: {command}"])
 

@@ -1,8 +1,8 @@
 """Program in which a handler runs: `python -m cardinal.testing.faultkit.worker REPLIES`.
 
-It imports the handler once, and then forks a process for every session: the handler is opened, takes the updates from
-its cursor on, and is closed, or killed where the script says so. Requests come as lines of JSON on standard input,
-replies go as lines of JSON to the descriptor ``REPLIES``. It ends when standard input does.
+It imports the handler once, and then forks a process for every session: the handler is opened, receives the updates
+after its cursor, and is closed or killed by the script. Requests are lines of JSON on standard input, replies are lines
+of JSON on the descriptor ``REPLIES``. It ends when standard input does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from . import Handler
 
 FAILED: Final = 3
-"""The exit status of a session in which the handler raised; a reply has said what."""
+"""The exit status of a session in which the handler raised; a reply reports the error."""
 
 _LIBRARIES: Final = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
@@ -70,12 +70,12 @@ def _load_file(file: Path) -> ModuleType:
 
 @lru_cache(None)
 def _own(file: str) -> bool:
-    """Whether this is the handler's code: not Python's, not Cardinal's, not an installed package's."""
+    """True for the handler's code: not Python's, not Cardinal's, not an installed package's."""
     return Path(file).is_absolute() and not file.startswith((*_LIBRARIES, _PACKAGE))
 
 
 class _Trace:
-    """Counter of the lines that a handler's own code runs; kills the process before one of them."""
+    """Counter of the lines that a handler's code runs; kills the process before one of them."""
 
     def __init__(self, reply: Callable[..., None]) -> None:
         self._reply = reply
@@ -90,7 +90,7 @@ class _Trace:
         sys.settrace(None)
 
     def kill(self, **where: object) -> None:
-        """End this process as a crash does."""
+        """Kill this process."""
         self._reply(killed=where)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -119,7 +119,7 @@ class _Session:
         self._handler = factory(Path(task["folder"]))
 
     def run(self) -> None:
-        """Take the steps of the script from the task's first one on."""
+        """Run the script from the task's first step on."""
         script = parse(self._task["script"], self._chain)
         payloads = self._chain.payloads
         feed = Feed(self._chain.application, (payloads[name].hash for name in script.missing))
@@ -150,7 +150,7 @@ class _Session:
         self._reply(state=pprint.pformat(self._handler.state(), width=_STATE_WIDTH))
 
     def close(self) -> None:
-        """Close the handler, where it can be."""
+        """Close the handler, if it has that method."""
         close = getattr(self._handler, "close", None)
         if close is not None:
             close()
@@ -182,7 +182,7 @@ def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Calla
     gc.freeze()  # so that collecting garbage copies nothing that the processes share
     if process := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    signal.alarm(task["timeout"])  # nobody handles it: a session that hangs is ended by it
+    signal.alarm(task["timeout"])  # unhandled: it ends a session that hangs
     if not task["verbose"]:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -227,7 +227,7 @@ def main(replies: int) -> None:
     sys.path[:] = [setup["folder"], *setup["path"]]
     try:
         factory = load(setup["handler"], setup["folder"])
-    except Exception as error:  # noqa: BLE001 - whatever importing raises is told
+    except Exception as error:  # noqa: BLE001 - any error of the import is reported
         reply(raised=_sentence(error))
         return
     reply(ready=True)
