@@ -19,8 +19,8 @@ def nearest(wrong: str, known: Iterable[str], otherwise: str | None = None) -> s
     """The remedy for a name that does not exist: the nearest one in any case, or all of them.
 
     Arguments:
-        wrong: what was written.
-        known: the names that exist.
+        wrong: the written name.
+        known: the existing names.
         otherwise: the remedy where none is near; None lists them.
 
     """
@@ -36,7 +36,7 @@ def sentence(message: str) -> str:
 
 
 class Options(BaseModel):
-    """Options of a URL: a field each, described by the docstring behind it.
+    """Options of a URL: one field each, described by the docstring after it.
 
     The option has the field's name, with dots for underscores, unless the field has an alias. Errors contain names of
     options and never their values, which may be secrets.
@@ -63,7 +63,7 @@ class Options(BaseModel):
 
         Arguments:
             options: by name, as text.
-            what: what they are options of, for errors, such as ``file:// URLs``.
+            what: the owner of the options, for errors, such as ``file:// URLs``.
 
         Raises:
             ConfigurationError: an unknown option, or one that cannot have its value; ``setting`` names it.
@@ -75,7 +75,7 @@ class Options(BaseModel):
             first = error.errors(include_input=False)[0]
             name = str(first["loc"][0])
             if first["type"] == "extra_forbidden":
-                said = f"there is no option {name} of {what}: {nearest(name, cls.names())}"
+                message = f"there is no option {name} of {what}: {nearest(name, cls.names())}"
             else:
-                said = f"the option {name} of {what} cannot be used: {sentence(first['msg'])}"
-            raise ConfigurationError(said, setting=name) from None
+                message = f"the option {name} of {what} cannot be used: {sentence(first['msg'])}"
+            raise ConfigurationError(message, setting=name) from None

@@ -1,7 +1,7 @@
 """Secrets from files and environment variables.
 
-An option with ``_file`` behind its name gives the file that holds its value (UTF-8, without one newline at its end). It
-is read when a transport is opened, or connects. The text of a secret is never part of an error.
+An option with the suffix ``_file`` names the file that holds its value (UTF-8, without one newline at its end). It is
+read when a transport is opened, or connects. The text of a secret is never part of an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE_MAX: Final = 64 << 10
 
 
 def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """An environment variable; None where it is not set or empty, as templates leave those of missing values.
+    """An environment variable; None where it is not set, or empty, as templates leave missing values.
 
     Arguments:
         name: the variable's.
@@ -36,7 +36,7 @@ def variable(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def with_secrets(url: TransportUrl) -> TransportUrl:
-    """The URL with what its files hold now, for a transport that is being opened.
+    """The URL with the current content of its files, for a transport that is being opened.
 
     Raises:
         ConfigurationError: a file cannot be read or is empty, or the secret is given twice.
@@ -56,7 +56,7 @@ def with_secrets(url: TransportUrl) -> TransportUrl:
 
 
 def check_secrets(url: TransportUrl) -> None:
-    """Read the files of a URL, and of a mux's members, to refuse early what cannot be read; raises as above."""
+    """Check early that the files of a URL, and of a mux's members, can be read; raises as :func:`with_secrets`."""
     for one in (url, *(member for _, member in url.members)):
         with_secrets(one)
 

@@ -23,15 +23,14 @@
     options = { state = true, lag = 2 }
 
 ``CARDINAL_MAIN_URL``, ``_USER``, ``_PASSWORD`` and ``_PASSWORD_FILE`` are the variables of the stream ``main`` (in
-capitals, ``_`` for what is no letter or digit), ``CARDINAL_MAINNET_URL``, ``_URL_FILE``, ``_TOKEN``, ``_TOKEN_FILE``
-and ``_HEADER`` those of a node. The environment alone may define a stream or node. ``CARDINAL_CONFIG`` names the file
-where nothing else does. An empty variable is not set.
+capitals, ``_`` for any other character than a letter or digit), ``CARDINAL_MAINNET_URL``, ``_URL_FILE``, ``_TOKEN``,
+``_TOKEN_FILE`` and ``_HEADER`` those of a node. The environment alone may define a stream or node. ``CARDINAL_CONFIG``
+names the default file. An empty variable counts as not set.
 
 Rules:
 
-1. The first layer that has a setting decides: variables, then a URL of the environment, then the file's table, then the
-   table's URL.
-2. Nothing is connected to, and no password or token read from its file, before the stream or node is opened.
+1. Precedence: variables, then a URL of the environment, then the file's table, then the table's URL.
+2. No connection is made, and no password or token read from its file, before the stream or node is opened.
 3. An error contains no value: it names the file and the setting, or the variable.
 """
 
@@ -73,7 +72,7 @@ _FORMS: Final = MappingProxyType({"stream": "kafka://host:port", "node": "ws://h
 
 
 def _url_alone(value: object) -> object:
-    """``name = "URL"`` is short for a table that holds nothing else."""
+    """Expand ``name = "URL"`` to a table with only that URL."""
     if isinstance(value, str):
         return {"url": value}
     if not isinstance(value, dict):
@@ -82,7 +81,7 @@ def _url_alone(value: object) -> object:
 
 
 def _flat(value: object) -> object:
-    """Options as a URL has them: TOML makes tables of the dots in their names, and has numbers and booleans."""
+    """Options as text with dotted names: TOML parses the dots to tables, and has numbers and booleans."""
     if not isinstance(value, dict):
         return value
     leaves = list(_leaves(value, ""))
@@ -110,7 +109,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def given(self) -> dict[str, str]:
-        """The settings that are text."""
+        """The text settings."""
         texts = {name: getattr(self, name) for name in type(self).model_fields if name not in {"members", "options"}}
         return {
             name: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
@@ -131,7 +130,7 @@ class StreamSettings(_Table):
 
 
 class NodeSettings(_Table):
-    """One node of the file: its URL, which often is a secret as a whole, or the file that holds it; and its options.
+    """One node of the file: its URL, often a secret itself, or the file that holds it; and its options.
 
     ``header`` carries the token where the node does not accept it as a Bearer token.
     """
@@ -177,7 +176,7 @@ def load_settings(file: Path) -> Settings:
     except UnicodeDecodeError:
         raise ConfigurationError(f"the settings {file} are not UTF-8", setting="config") from None
     except tomllib.TOMLDecodeError as error:
-        # Of the library's sentence only the position: the rest may repeat a value.
+        # Only the position: the rest of the library's message may repeat a value.
         found = re.search(r"\(at (.*)\)$", str(error))
         where = found[1] if found else "end of document"
         raise ConfigurationError(
@@ -190,18 +189,18 @@ def load_settings(file: Path) -> Settings:
 
 
 def _refusal(file: Path, error: Mapping[str, Any]) -> ConfigurationError:
-    """The sentence for what pydantic refuses. A key may be a secret that was pasted into the wrong place."""
+    """Error for pydantic's first finding. It repeats no key that may be a misplaced secret."""
     loc = tuple(map(str, error["loc"]))
-    shown = ".".join(part if _SHOWN.fullmatch(part) else "…" for part in loc if part != "[key]")
+    setting = ".".join(part if _SHOWN.fullmatch(part) else "…" for part in loc if part != "[key]")
     if error["type"] == "extra_forbidden":
         tables: Mapping[str, type[_Table]] = {"streams": StreamSettings, "nodes": NodeSettings}
         table = tables.get(loc[0], Settings)
-        said = f"there is no setting {shown} in {file}: {nearest(loc[-1], table.model_fields)}"
+        message = f"there is no setting {setting} in {file}: {nearest(loc[-1], table.model_fields)}"
     elif error["type"] == "string_pattern_mismatch":
-        said = f"{shown} in {file} is not a name: write letters, digits, - and _, a letter first"
+        message = f"{setting} in {file} is not a name: write letters, digits, - and _, a letter first"
     else:
-        said = f"{f'{shown} in ' if shown else ''}{file}: {sentence(error['msg'])}"
-    return ConfigurationError(said, setting=shown or "config")
+        message = f"{f'{setting} in ' if setting else ''}{file}: {sentence(error['msg'])}"
+    return ConfigurationError(message, setting=setting or "config")
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -266,7 +265,7 @@ class _Names:
 
     @classmethod
     def read(cls, text: str, config: Path | str | None, environ: Mapping[str, str] | None) -> _Names | None:
-        """Where to look a name up; None for a URL. A file that the caller names is checked in any case."""
+        """The layers for looking up a name; None for a URL. A file that the caller names is always checked."""
         environ = os.environ if environ is None else environ
         is_name = _NAME.fullmatch(text) is not None
         if config is None and is_name:
@@ -360,29 +359,29 @@ class _Names:
             )
 
     def _variables(self, name: str, table: type[_Table]) -> dict[str, str]:
-        """The variables of one stream or node, by the setting that they stand for."""
+        """The variables of one stream or node, by setting."""
         names = table.model_fields.keys() - {"members", "options"}
         found = {what: variable(_stem(name) + what.upper(), self.environ) for what in names}
         return {what: value for what, value in found.items() if value is not None}
 
     def _unknown(self, what: str, name: str, names: Mapping[str, object]) -> ConfigurationError:
         if self.file is not None:
-            said = f"no {what} is called {name!r} in {self.file}: {nearest(name, names)}"
+            message = f"no {what} is called {name!r} in {self.file}: {nearest(name, names)}"
         else:
-            said = (
+            message = (
                 f"{name!r} is not a URL, and no {what} of that name is set: write a URL with its scheme "
                 f"({_FORMS[what]}), set {_stem(name)}URL, or give the settings file that names it"
             )
-        return ConfigurationError(said, setting=f"{what}s.{name}")
+        return ConfigurationError(message, setting=f"{what}s.{name}")
 
 
 def _stem(name: str) -> str:
-    """How the variables of a stream or node begin."""
+    """Prefix of the variables of a stream or node."""
     return f"CARDINAL_{re.sub('[^A-Z0-9]', '_', name.upper())}_"
 
 
 def _parsed(text: str, where: str) -> TransportUrl:
-    """A URL; its error begins with where it was written."""
+    """Parse a URL; an error begins with its origin."""
     try:
         return parse_url(text)
     except ConfigurationError as error:
@@ -410,6 +409,6 @@ def _with_login(url: TransportUrl, layers: Sequence[Mapping[str, str]], name: st
 
 
 def _first(layers: Sequence[Mapping[str, str]], *names: str) -> dict[str, str]:
-    """The settings of these names from the first layer that has any of them."""
+    """These settings, from the first layer that has any of them."""
     found = ({name: layer[name] for name in names if name in layer} for layer in layers)
     return next(filter(None, found), {})

@@ -10,24 +10,24 @@ Streams (:class:`TransportUrl`)::
     ws://host:port       wss://host:port?token_file=PATH     cardinal://host:port (the same as ws://)
     ingest://host:port,host:port?tls=1      ingest nodes, for publishers alone
 
-Nodes (:class:`NodeUrl`), with options behind ``#``, which no node receives::
+Nodes (:class:`NodeUrl`), with options after ``#``, which no node receives::
 
     https://one#token_file=/run/secrets/one,ws://two:8546#lag=2&rate=50
 
 Rules:
 
-1. ``%XX`` stands for a byte that has another meaning at its position. A ``+`` is a ``+``. An ``@`` stands once, between
-   a login and its hosts; elsewhere it is written ``%40``, but in the folder of a file URL behind its first ``/``.
+1. Percent-encoding escapes reserved characters; a ``+`` is a ``+``. An unescaped ``@`` appears only between a login and
+   its hosts, and in the folder of a file URL after its first ``/``.
 2. Members of a mux, and nodes, are separated by commas that are followed by ``scheme://`` (of a mux also
    ``number=scheme://``). Such a comma inside of a member is written ``%2C``.
-3. The first node is preferred. ``token``, ``token_file`` and ``header`` belong to the node that they stand behind: no
-   node receives another one's token. All other options stand behind the last node and belong to all. Of an option that
-   is given twice the last one counts.
-4. A secret may come from a file: every secret option also exists with ``_file`` behind its name
-   (:mod:`cardinal.config.secrets`). A URL holds the file's name only; it is read when the transport is opened.
+3. The first node is preferred. ``token``, ``token_file`` and ``header`` belong to the node that they follow: no node
+   receives another one's token. All other options follow the last node and belong to all. The last of two equal
+   options counts.
+4. Every secret option also exists with the suffix ``_file`` (:mod:`cardinal.config.secrets`). A URL holds the file's
+   name only; the file is read when the transport is opened.
 5. Neither ``str`` nor ``repr`` nor an error contains a secret. Path and query of a node's URL count as secrets, because
    gateways put keys there. An error repeats the scheme and names of options only: a password that is not
-   percent-encoded may be found in any other part.
+   percent-encoded may be in any other part.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ CREDENTIALS: Final[tuple[str, ...]] = ("token", "token_file", "header")
 """Options of one node: its token, the file that holds it, and the header that carries it."""
 
 _SECRET_LENGTH: Final = 6
-"""Characters from which on a part of a node's URL counts as a secret: ``v3`` and ``rpc`` do not."""
+"""Length from which a part of a node's URL counts as a secret: ``v3`` and ``rpc`` do not."""
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -120,16 +120,16 @@ class TransportUrl:
         return replace(self, options=MappingProxyType({**options, **self.options}))
 
     def with_options(self, options: Mapping[str, str]) -> TransportUrl:
-        """The same with these options in place of its own of that name; members of a mux keep theirs."""
+        """The same with these options in location of its own of that name; members of a mux keep theirs."""
         return replace(self, options=MappingProxyType({**self.options, **options}))
 
     @property
     def address(self) -> str:
-        """The servers or the folder, without credentials: what an error may contain."""
+        """The servers or the folder, without credentials, for errors."""
         return ",".join(self.hosts) if not self.members else ",".join(one.address for _, one in self.members)
 
     def __str__(self) -> str:
-        """The URL with every secret masked; one without secrets reads back equal."""
+        """The URL with every secret masked; without secrets, parsing it gives an equal value."""
         if self.members:
             return _MUX + ",".join(f"{first}={member}" for first, member in self.members)
         login = f"{_MASK}@" if self.user is not None or self.password is not None else ""
@@ -166,7 +166,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Scheme, host and port: what an error may contain. Of a local socket its path, which holds no key."""
+        """Scheme, host and port, for errors; of a local socket its path, which holds no key."""
         parts = self.parts
         if parts.scheme == "ipc":
             return f"ipc://{parts.path}"
@@ -175,7 +175,7 @@ class Endpoint:
         return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
 
     def secrets(self) -> Iterator[str]:
-        """What the URL hides: as it is written, as it is meant, and as basic authentication sends it."""
+        """Secrets of the URL: encoded, decoded, and in the form of basic authentication."""
         parts = self.parts
         if parts.scheme == "ipc":
             return
@@ -212,7 +212,7 @@ class NodeUrl:
         return self.nodes[0].parts.scheme
 
     def with_options(self, options: Mapping[str, str]) -> NodeUrl:
-        """The same with these options in place of its own of that name."""
+        """The same with these options in location of its own of that name."""
         return replace(self, options=MappingProxyType({**self.options, **options}))
 
     def __str__(self) -> str:
@@ -225,7 +225,7 @@ class NodeUrl:
 
 
 def is_secret(option: str) -> bool:
-    """Whether the value of an option with this name is never printed."""
+    """True if the value of an option with this name is never printed."""
     return bool(_SECRET.search(option))
 
 
@@ -248,15 +248,15 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
         raise _refused(f"a stream's URL begins with a scheme: write {_all_forms()}")
     if scheme not in _FORMS:
         raise _unknown(scheme)
-    place, _, query = rest.partition("?")
+    location, _, query = rest.partition("?")
     if "#" in rest or "@" in query:
         raise _unreadable(scheme)
     options = _options(scheme, query)
     if scheme == "file":
-        return TransportUrl(scheme, (_folder(place),), options=options)
-    if "/" in (place := place.rstrip("/")) and "@" not in place:
+        return TransportUrl(scheme, (_folder(location),), options=options)
+    if "/" in (location := location.rstrip("/")) and "@" not in location:
         raise _unreadable(scheme, ", without a topic: topics come from the application")
-    authority = _AUTHORITY.fullmatch(place)
+    authority = _AUTHORITY.fullmatch(location)
     if authority is None:
         raise _unreadable(scheme)
     user, password = authority["user"], authority["password"]
@@ -290,7 +290,7 @@ def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
 
 
 def numbered(text: str) -> tuple[int | None, str]:
-    """The first partition number of a mux's member, where it is given, and the rest."""
+    """The first partition number of a mux's member, or None, and the rest."""
     found = _NUMBERED.fullmatch(text)
     assert found is not None, "the expression matches every text"  # noqa: S101 - for the type checker
     return None if found["number"] is None else int(found["number"]), found["name"]
@@ -325,7 +325,7 @@ def parse_node_url(url: str | NodeUrl) -> NodeUrl:
 
 
 def check_text(url: object) -> None:
-    """ConfigurationError for what is neither a URL nor a name, such as a path."""
+    """ConfigurationError for text that is neither a URL nor a name, such as a path."""
     if isinstance(url, PurePath):
         raise _refused("a URL is text, not a path: write f'file://{path}'")
     if not isinstance(url, str):
@@ -338,7 +338,7 @@ def check_text(url: object) -> None:
 def _split_node(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises where it is none
+        _ = parts.port  # raises for an invalid one
     except ValueError:
         scheme = url.partition("://")[0].lower()
         raise ConfigurationError(
@@ -358,10 +358,10 @@ def _mux(text: str) -> TransportUrl:
     return mux_of(members)
 
 
-def _folder(place: str) -> str:
-    if "@" in place.partition("/")[0]:
+def _folder(location: str) -> str:
+    if "@" in location.partition("/")[0]:
         raise _refused("a file URL has no user and no password: write file://DIR, with %40 for an @ before the first /")
-    folder = unquote(place)
+    folder = unquote(location)
     if not folder or "\0" in folder:
         raise _refused("a file URL names a folder: write file://DIR")
     return folder
@@ -379,7 +379,7 @@ def _hosts(scheme: str, text: str) -> tuple[str, ...]:
 
 
 def _host(scheme: str, text: str, at: int) -> str:
-    """One host with its port; ``at``: which of the URL's hosts, because its text may be a password."""
+    """One host with its port; ``at``: its number in the URL, for errors, because its text may be a password."""
     default = _DEFAULT_PORTS.get(scheme)
     if default is None:
         return text
@@ -428,5 +428,5 @@ def _all_forms() -> str:
 
 
 def _safe(scheme: str) -> str:
-    """A scheme as an error may repeat it: what stands before ``://`` may be a pasted secret as well."""
+    """A scheme for an error, masked unless it is well-formed: it may be a pasted secret."""
     return scheme if re.fullmatch(r"[a-z][a-z0-9+.-]{0,15}", scheme) else "…"

@@ -6,7 +6,7 @@ Rules:
    descriptor, so the lock lasts exactly as long as the process; ``broker.pid`` is valid only while the lock is held. A
    pid file left by a crash, or a reused process id, cannot mislead.
 2. A broker ends with the process that started it, even when that is killed, until :meth:`EmbeddedKafka.detach`.
-3. Data, cluster id and port outlive the broker. Nothing here deletes data.
+3. Data, cluster id and port outlive the broker. Data is never deleted.
 4. The clock is used for deadlines only.
 """
 
@@ -115,7 +115,7 @@ class EmbeddedKafka:
 
     @property
     def running(self) -> bool:
-        """Whether the process that this object started lives."""
+        """True while the process that this object started lives."""
         return self._child is not None and self._child.process.poll() is None
 
     @property

@@ -1,8 +1,8 @@
-"""Child process that ends with its owner, however the owner ends.
+"""Child process that ends with its owner, also when the owner is killed.
 
 Rules:
 
-1. The child is bound before it runs its program: the owner cannot die and leave it behind at any moment.
+1. The child is bound before it runs its program: the owner cannot die and leave it behind.
 2. A guard, a small shell in a session of its own, waits on a pipe that only the owner holds open. The kernel closes it
    when the owner ends, also by SIGKILL; then the guard kills the child. (Linux's ``PR_SET_PDEATHSIG`` fires when the
    *thread* that started the child ends, and macOS lacks it. An owner that forks without exec shares the pipe with its
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Two pipes lead to the guard. The lifeline (its standard input) has one writer, the owner: first the child's id, last
-# `released`; its end without that word is the owner's death. The birth pipe (in the guard under the number of standard
-# error, since a plain shell can only name single digits) has one writer, the child, which writes its id before it
-# becomes the program: the guard uses it if the owner died between the fork and the first line. The cases:
+# Two pipes lead to the guard. The owner writes to the lifeline (the guard's standard input): first the child's id, last
+# `released`; an end without `released` is the owner's death. The child writes its id to the birth pipe (the guard's
+# standard error, since a plain shell can only name single digits) before it becomes the program: the guard uses it if
+# the owner died between the fork and the first line. The cases:
 #
 #   owner dies before the child's id arrives  the lifeline ends empty; the guard waits for the id, and kills
-#   owner dies later                          the id is known, from the owner or from the birth pipe; the guard kills,
-#                                             whether the child runs or was stopped anywhere in between
+#   owner dies later                          the guard has the id from either pipe and kills, also a stopped child
 #   owner releases before the id arrives      the guard reads the id first, since a closed pipe would end the child
 #   the child could not be started            both pipes end empty; there is nothing to kill
 _GUARD = """

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. The cache (jars, the Java home for Spark) can be deleted at any time; it is fetched or made again.
-2. The data folder is the user's: nothing here ever deletes it.
+1. The cache (jars, the Java home for Spark) can be deleted at any time; it is recreated.
+2. The data folder is the user's and is never deleted.
 3. A file is written atomically, by a rename within one folder.
-4. Locks are ``flock`` locks: the kernel releases them when the last holder ends, however it ends.
+4. Locks are ``flock`` locks: the kernel releases them when the last holder ends or dies.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether the file ``path`` is locked; False if it does not exist.
+    """True if the file ``path`` is locked; False if it does not exist.
 
     Tests with a shared lock, so two tests at once do not see each other as a holder.
     """

@@ -3,9 +3,9 @@
 Rules:
 
 1. ``kafka-4.3.1.lock`` lists every jar with coordinates, SHA-256 and size. A jar that differs never runs.
-2. A jar enters the cache by a rename after verification; processes that fetch at once wait for each other.
-3. With a complete cache nothing uses the network, and neither jgo nor its dependencies are imported.
-4. A damaged jar in the cache is fetched again; a fetched jar that differs from the lock is an error.
+2. A jar enters the cache by a rename after verification; concurrent processes wait for each other.
+3. With a complete cache the network is not used, and neither jgo nor its dependencies are imported.
+4. A damaged jar in the cache is refetched; a fetched jar that differs from the lock is an error.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _unfetched(folder: Path, jar: Jar) -> JarError:
 
 
 def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], None], fetch: Fetch) -> None:
-    """Fetch, verify and store one jar. A network failure is retried from the start, a wrong jar is not."""
+    """Fetch, verify and store one jar. A network failure is retried, a wrong jar is not."""
     for attempt in range(1, _ATTEMPTS + 1):
         membership = temporary / f"{jar.name}.{attempt}"
         membership.mkdir()

@@ -31,10 +31,10 @@ class Security:
         certificate: a PEM file with the broker's private key (PKCS#8, not encrypted), its certificate, and its CA's;
             enables TLS.
         authority: a PEM file with the certificate of the CA that issued the clients' and the broker's certificates.
-        client_certificates: whether clients must send a certificate; its common name is their user.
+        client_certificates: true if clients must send a certificate; its common name is their user.
         mechanisms: any of ``PLAIN``, ``SCRAM-SHA-256`` and ``SCRAM-SHA-512``; with one, clients must log in.
         users: password by user; not in ``repr``.
-        acls: whether operations without an ACL are denied.
+        acls: true if operations without an ACL are denied.
 
     Raises:
         ConfigurationError: the values contradict each other.

@@ -3,7 +3,7 @@
 Rules:
 
 1. A data folder keeps its cluster id and its port from its first start on, so clients find the broker after a restart.
-2. Chosen ports lie below the kernel's ephemeral range: an outgoing connection cannot take the port during a restart
+2. Chosen ports are below the kernel's ephemeral range: an outgoing connection cannot take the port during a restart
    (facts, kafka.md, Semantics seen).
 3. Every listener is on 127.0.0.1. This broker is for one machine.
 """
@@ -98,7 +98,7 @@ def next_state(old: BrokerState | None, port: int | None, *, member: bool = Fals
     Arguments:
         old: the saved state.
         port: the requested port for clients.
-        member: whether other brokers know the controller port, so that it must not change.
+        member: true if other brokers know the controller port, so that it must not change.
 
     Raises:
         PortInUseError: another process listens on a port that must not change.
@@ -137,7 +137,7 @@ def free_port(*, exclude: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now."""
+    """True if a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
         # As Java does: without it the connections of a broker that was just killed would block its port for a minute.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
