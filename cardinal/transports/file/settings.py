@@ -36,9 +36,9 @@ class FileSettings(TransportOptions):
     """The options of a URL."""
 
     fsync: Fsync = Fsync.ALWAYS
-    """When written data is synced to the disk: ``always`` (before every acknowledgement), ``interval`` (the same, with
-    at most one sync every ``fsync.interval.ms``, for which acknowledgements wait), ``never`` (acknowledged when the
-    operating system has it: survives the death of the process, not of the machine)."""
+    """Policy for syncing written data to the disk: ``always`` (before every acknowledgement), ``interval`` (the same,
+    with at most one sync every ``fsync.interval.ms``, for which acknowledgements wait), ``never`` (acknowledged when
+    the operating system has it: survives the death of the process, not of the machine)."""
 
     fsync_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 50
     """Milliseconds between syncs, with ``fsync=interval``."""
