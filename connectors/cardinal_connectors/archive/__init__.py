@@ -1,8 +1,7 @@
 """Blocks from files: ``archive:///folder?chain-id=1``.
 
-A folder holds one file for each block, ``<number>.json.gz``: an object with the members ``block`` and ``receipts`` as
-JSON-RPC shows them, and ``uncles`` where the block has any. Such a file is a node's answer, kept; the recorded mainnet
-blocks of the tests have this form.
+A folder holds one file for each block, ``<number>.json.gz``: an object with the members ``block`` and ``receipts`` in
+the form of JSON-RPC, and ``uncles`` where the block has any.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
 
     Arguments:
         url: ``archive:///folder``, with ``?chain-id=`` where ``chain_id`` is None.
-        chain_id: the chain of these blocks, which do not contain it. Where the URL has another one, it is refused.
+        chain_id: the chain of these blocks, which do not contain it. A different one in the URL is refused.
 
     Raises:
         ConfigurationError: no folder, one without a block, an unknown option, or no chain id.

@@ -170,9 +170,9 @@ class ArchiveFeed:
 
     async def _common(self, published: Sequence[BlockRef], numbers: Sequence[int]) -> BlockRef | None:
         """The highest published block in the archive."""
-        there = set(numbers)
+        existing = set(numbers)
         for ref in reversed(published):
-            if ref.number in there:
+            if ref.number in existing:
                 block = await asyncio.to_thread(self._read, ref.number)
                 if block.block.hash == f"0x{ref.hash.hex()}":
                     return ref

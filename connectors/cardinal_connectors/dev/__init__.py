@@ -26,7 +26,7 @@ _HOMES = {"DevChain": "chain", "DevFeed": "feed", "DevNode": "node"}
 
 
 def __getattr__(name: str) -> object:
-    """What needs the extra ``evm`` is imported when it is asked for."""
+    """Import names that need the extra ``evm`` on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -89,7 +89,7 @@ def dev_node(
 
 
 class _Course:
-    """When the chain may go on, and what is told about it."""
+    """Course of the chain: its pace and pauses, and their output."""
 
     def __init__(self, chain: DevNode, rate: float, wait: int, hold: int | None, *, as_json: bool) -> None:
         self.chain = chain
@@ -104,17 +104,16 @@ class _Course:
         await self.chain.play(self._rate, self._before)
 
     async def _before(self) -> None:
-        while self.chain.subscribers < self._wait and not self.chain.head():  # noqa: ASYNC110 - nobody tells of them
+        while self.chain.subscribers < self._wait and not self.chain.head():  # noqa: ASYNC110 - the node has no event
             await asyncio.sleep(_LOOK_SECONDS)
         if self._hold is not None and self.chain.head() >= self._hold and self.chain.reorg_is_next:
-            self.tell(
-                {"held": self.chain.head()}, f"held at block {self.chain.head()}, before a reorg: SIGUSR1 goes on"
-            )
+            head = self.chain.head()
+            self.report({"held": head}, f"held at block {head}, before a reorg: SIGUSR1 resumes")
             await self.released.wait()
             self.released.clear()
 
-    def tell(self, value: dict[str, object], sentence: str) -> None:
-        """One line."""
+    def report(self, value: dict[str, object], sentence: str) -> None:
+        """Print one line."""
         click.echo(json.dumps(value) if self.as_json else sentence)
 
 
@@ -126,7 +125,7 @@ async def _serve(course: _Course, host: str, port: int) -> None:
         loop.add_signal_handler(number, stopped.set)
     loop.add_signal_handler(signal.SIGUSR1, course.released.set)
     async with JsonRpcNode(chain, host=host, port=port) as served:
-        course.tell(
+        course.report(
             {"http": served.url, "ws": served.ws_url, "chain_id": chain.chain_id(), "pid": os.getpid()},
             f"development chain {chain.chain_id()} at {served.url} and {served.ws_url}; Ctrl-C ends it",
         )

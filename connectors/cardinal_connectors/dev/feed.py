@@ -1,13 +1,12 @@
-"""A development chain as a feed, in this process: no node, no port.
+"""Feed of a development chain in this process: no node, no port.
 
-It plays the script from the beginning and gives what each head brings, orphans-to-be included: the same URL gives the
-same payloads in the same order, every time.
+It runs the script from the beginning and yields the new blocks of each head, also those that become orphans: a URL
+always yields the same payloads in the same order.
 
 Rules:
 
-1. A payload's parent was given before, is published, or it is the first block (or has the first block's parent).
-2. Going on after published blocks means going on after the step that mined the newest of them. The steps up to there
-   pass at once; the rate holds from there on.
+1. A payload's parent was yielded before, is published, or it is the first block (or has the first block's parent).
+2. After published blocks the feed resumes after the step that mined the newest of them. The rate applies from there on.
 3. The feed ends with the script, if ``until`` did not end it before.
 """
 
@@ -36,7 +35,7 @@ class DevFeed:
 
     Arguments:
         settings: the chain.
-        rate: blocks a second; 0 gives them as fast as they are taken.
+        rate: blocks a second; 0: as fast as they are consumed.
 
     """
 
@@ -47,7 +46,7 @@ class DevFeed:
 
     @property
     def target(self) -> int | None:
-        """The number of the chain's last block, or of the one that is asked for; None before a reading begins."""
+        """The number of the chain's last block, or ``until``; None before the feed is followed."""
         return self._target
 
     async def chain_id(self) -> int:
@@ -57,7 +56,7 @@ class DevFeed:
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
     ) -> AsyncGenerator[Payload]:
-        """Give what is not published, head by head; see :class:`~cardinal.feeds.BlockFeed`.
+        """Yield the unpublished blocks, head by head; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
             WrongChainError: the newest published block is none of this chain's.
@@ -69,14 +68,14 @@ class DevFeed:
         if until is not None and until < (published[-1].number if published else lowest):
             return
         chain = DevChain(self._settings)
-        way = _Way(chain, published, lowest)
+        plan = _Plan(chain, published, lowest)
         step = self._resumed(chain, published[-1]) if published else next(chain)
         pace = _Pace(self._rate)
         while True:
-            head = way.ancestor(step.head, until)
-            marks = chain.finality(step.head)
-            for block in way.missing(head):
-                yield self._payload(block, marks)
+            head = plan.ancestor(step.head, until)
+            finality = chain.finality(step.head)
+            for block in plan.missing(head):
+                yield self._payload(block, finality)
             if head.plan.number == until:
                 return
             following = next(chain, None)
@@ -95,11 +94,11 @@ class DevFeed:
             "it was published from other options; give the same ones, or publish to other topics"
         )
 
-    def _payload(self, block: DevBlock, marks: Finality | None) -> Payload:
-        if marks is not None:
+    def _payload(self, block: DevBlock, finality: Finality | None) -> Payload:
+        if finality is not None:
             number = block.plan.number
-            marks = Finality(min(number, marks.safe or 0), min(number, marks.finalized or 0))
-        return payload_from_rpc(block.block, block.receipts, chain_id=self._settings.chain_id, finality=marks)
+            finality = Finality(min(number, finality.safe or 0), min(number, finality.finalized or 0))
+        return payload_from_rpc(block.block, block.receipts, chain_id=self._settings.chain_id, finality=finality)
 
     async def block(self, block_hash: bytes) -> Payload | None:
         """The block with this hash, also one that becomes an orphan; None where the script has none."""
@@ -111,11 +110,11 @@ class DevFeed:
         return None
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release."""
 
 
-class _Way:
-    """From what was given to a head."""
+class _Plan:
+    """Plan of the blocks between the yielded ones and a head."""
 
     def __init__(self, chain: DevChain, published: Sequence[BlockRef], lowest: int) -> None:
         self._chain = chain
@@ -131,7 +130,7 @@ class _Way:
         return block or head
 
     def missing(self, head: DevBlock) -> list[DevBlock]:
-        """What has to be given so that a head can be: oldest first, given from now on."""
+        """The blocks to yield for a head, oldest first; they count as yielded from now on."""
         path: list[DevBlock] = []
         block: DevBlock | None = head
         while block is not None and block.plan.number >= self._lowest and block.hash not in self._known:
@@ -150,7 +149,7 @@ class _Way:
 
 
 class _Pace:
-    """So many blocks a second on the whole: a late step is not waited for again."""
+    """Pacer of blocks a second on average: a late step shortens the next pause."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate

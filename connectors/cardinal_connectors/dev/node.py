@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .settings import DevSettings
 
 Orphans: TypeAlias = Literal["keep", "forget"]
-"""Whether an orphan remains available by its hash, as on geth, or is removed at once, as on anvil."""
+"""Policy for orphans: available by hash, as on geth, or removed, as on anvil."""
 
 
 class DevNode(ReplayChain):
@@ -34,7 +34,7 @@ class DevNode(ReplayChain):
 
     Arguments:
         settings: the chain.
-        orphans: whether orphans remain available. A removed branch that returns is available again.
+        orphans: policy for orphans. A removed branch that returns is available again.
         announce: the announced blocks of a reorg: the ``final`` one, as on geth, or ``each``, as on anvil.
 
     Attributes:
@@ -82,7 +82,7 @@ class DevNode(ReplayChain):
 
     @property
     def reorg_is_next(self) -> bool:
-        """Whether the next step removes blocks from the chain."""
+        """True if the next step removes blocks from the chain."""
         if self._upcoming is None:
             self._upcoming = next(self._script, None)
         return self._upcoming is not None and bool(self._upcoming.move.removed)

@@ -18,7 +18,7 @@ FORM: Final = "dev://?seed=1&blocks=48&reorg-rate=0.15&rate=4"
 
 _DIFFICULTY: Final = 1 << 20
 _MAX_CHAIN_ID: Final = (1 << 53) - 1
-"""The largest number that every JSON reader keeps."""
+"""The largest number that every JSON parser represents exactly."""
 
 _MAX_TRANSACTIONS: Final = 10_000
 
@@ -28,9 +28,9 @@ class DevSettings:
     """A development chain. Equal settings give equal bytes.
 
     Attributes:
-        seed: everything random comes from it.
-        blocks: number of the last block of the chain in the end.
-        reorg_rate: the chance that a step is a reorg, 0 to 1; 0 is a chain without any.
+        seed: seed of all random values.
+        blocks: number of the last block of the final chain.
+        reorg_rate: the probability that a step is a reorg, 0 to 1.
         max_depth: the most blocks that one reorg removes.
         transactions: the most in a block.
         chain_id: as in EIP-155.

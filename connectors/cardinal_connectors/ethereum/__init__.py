@@ -20,8 +20,8 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None, settings: Feed
 
     Arguments:
         url: ``http://``, ``https://``, ``ws://``, ``wss://`` or ``ipc://``; several, separated by commas, and options
-            behind ``#`` (:mod:`cardinal.config.url`, :class:`.url.NodeOptions`).
-        chain_id: refuse a node of another chain; None takes the chain that it has.
+            after ``#`` (:mod:`cardinal.config.url`, :class:`.url.NodeOptions`).
+        chain_id: refuse a node of another chain; None accepts any.
         settings: intervals and bounds (:class:`.settings.FeedSettings`).
 
     Raises:

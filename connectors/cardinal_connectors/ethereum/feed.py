@@ -9,11 +9,11 @@ Rules:
 1. A payload's parent was delivered before, is published, or the payload is the first block (or its sibling).
 2. Only verified blocks are delivered (:mod:`.verify.verifier`).
 3. At each new connection the chain id and the first block are compared; another chain is refused.
-4. The feed switches from a node that is unreachable, contradicts itself or lies to another one. Delivered blocks stand:
-   the plan for the other node's head begins at the common ancestor, and a node that is behind, or on another branch,
-   changes nothing.
-5. Without another node, a node that becomes unreachable is waited for, at most for ``patience`` seconds where that is
-   set; one that never answered is reported after the client's attempts.
+4. The feed leaves a node that is unreachable, contradicts itself or serves false blocks for another one. Delivered
+   blocks remain valid: the plan for the other node's head begins at the common ancestor, and a node that is behind, or
+   on another branch, changes nothing.
+5. Without another node, the feed waits for a node that becomes unreachable, at most for ``patience`` seconds if that is
+   set; a node that never answered is an error after the client's attempts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Following:
-    """One reading of the chain: its retry policy, its planner, and whether it has ended."""
+    """One read of the chain: its retry policy, its planner, and its end."""
 
     retries: RetryPolicy
     planner: Planner | None = None
@@ -62,8 +62,8 @@ class NodeFeed:
     Arguments:
         url: ``http``, ``https``, ``ws``, ``wss`` or ``ipc``; one or several nodes and options (:mod:`.url`).
             Credentials in it are sent and never printed.
-        chain_id: refuse nodes of another chain; None takes the chain that the first has.
-        settings: intervals and bounds; options in the URL go before them.
+        chain_id: refuse nodes of another chain; None accepts that of the first node.
+        settings: intervals and bounds; options in the URL override them.
 
     """
 
@@ -107,7 +107,7 @@ class NodeFeed:
         return max(0, min(limit, latest.height - self._settings.lag))
 
     async def chain_id(self) -> int:
-        """The id of the chain that the nodes serve; WrongChainError where another one was asked for."""
+        """The id of the chain that the nodes serve; WrongChainError where another one is required."""
         return await self._nodes.greet()
 
     def learn(self, weights: Mapping[bytes, int]) -> None:
@@ -191,8 +191,7 @@ class NodeFeed:
         """The verified block with this hash (32 bytes), also an orphan.
 
         Returns:
-            The payload, its finality marks unknown; None if no node has the block, or the source of its total
-            difficulty is gone.
+            The payload, its finality unknown; None if no node has the block, or its total difficulty is unknown.
 
         Raises:
             NodeUnreachableError, NodeAnswerError, WrongChainError, IntegrityError: as :meth:`follow`.
@@ -230,7 +229,7 @@ class NodeFeed:
     async def locate(self, text: str) -> int:
         """Number of a block by its number, its hash, or a time; see :func:`.nodes.locate.locate`.
 
-        If a node fails, or its chain has no such block, the next one is requested.
+        If a node fails, or its chain has no such block, the next one is queried.
         """
         await self._nodes.greet()
         failure: FeedError | None = None

@@ -19,11 +19,11 @@ class RpcSettings:
 
     Attributes:
         timeout: seconds that one request may take. A full batch of a busy mainnet node was seen to take seconds.
-        attempts: attempts of a request that fails for a passing reason.
+        attempts: attempts of a request that fails with a transient error.
         backoff: seconds before the second attempt; doubled for each further one, up to 20 times as many.
         batch: calls in a batch. geth refuses more than 1,000; half of them need half the memory at once.
         body: bytes of a request. anvil breaks the connection above 2 MB.
-        answer: bytes of the largest answer.
+        answer: bytes of the largest response.
         connections: requests in flight at once.
         rate: calls a second, for nodes that count them (each call of a batch is one); None: as fast as it answers.
 
@@ -50,11 +50,11 @@ class FeedSettings:
     Attributes:
         rpc: requests to its nodes.
         poll: seconds between two requests of the head. Made on WebSocket too: no event reports a silent rewind.
-        patience: seconds that a node which answered once may be away before the feed fails; None: it is waited for.
+        patience: seconds that a node which answered once may be away before the feed fails; None: no limit.
         verifications: fetches of a block that fails its checks before it is reported.
         walk: blocks that are fetched by parent hash, with their content in memory; a longer gap is fetched by number.
-        window: blocks below the highest yielded one that are remembered: the deepest reorg that is followed.
-        fetch_bytes: bytes of answers that one batch of a backfill aims at.
+        window: blocks below the highest yielded one that are stored: the deepest reorg that is followed.
+        fetch_bytes: target size of one batch of a backfill, in bytes of responses.
         fetch_blocks: most blocks in one batch of a backfill.
         sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
         lag: blocks to stay below the node's head: fewer reorgs, later.
@@ -68,11 +68,11 @@ class FeedSettings:
         workers: processes that check long ranges beside this one; None: one for each processor, where there are
             several.
         worker_blocks: blocks from which on a range is long.
-        worker_bytes: bytes of answers that have still to come from which on processes are started. To start one takes
-            as long as to check 30 MB of them.
-        behind: blocks that the node which is followed may be behind another one before that is followed.
-        watch: seconds between two looks at the heads of the other nodes.
-        rest: seconds that a node which failed is not gone to, where another one does not fail.
+        worker_bytes: remaining bytes of responses from which on processes are started. Starting one takes as long as
+            checking 30 MB.
+        behind: blocks that the active node may be behind another one before the feed switches.
+        watch: seconds between two requests of the other nodes' heads.
+        rest: seconds that a failed node is not selected while another one is healthy.
 
     """
 
@@ -100,7 +100,7 @@ class FeedSettings:
 
 
 def quoted(endpoint: Endpoint, text: str, secrets: Iterable[str] = ()) -> str:
-    """A node's own words as an error may contain them: one line, bounded, without these and its URL's secrets.
+    """A node's message for an error: one line, bounded, without these secrets and those of its URL.
 
     Gateways repeat the URL of the request, with the key in its path; a revert reason may hold anything, also bytes that
     move a terminal's cursor.

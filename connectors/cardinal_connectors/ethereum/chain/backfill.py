@@ -94,16 +94,16 @@ class Batches:
 
     async def _with_evidence(self, answers: Sequence[Answer | Fetched | None]) -> list[Fetched | None]:
         """Add evidence to the blocks; without it if the node refuses, which the verification reports."""
-        blocks = [await self._fetcher.assembled(one) if isinstance(one, Answer) else one for one in answers]
-        there = [block for block in blocks if block is not None and block.header.height]
+        blocks = [await self._fetcher.assembled(each) if isinstance(each, Answer) else each for each in answers]
+        present = [block for block in blocks if block is not None and block.header.height]
         try:
-            said = dict(zip(map(id, there), await evidence(self._fetcher, there), strict=True))
+            by_block = dict(zip(map(id, present), await evidence(self._fetcher, present), strict=True))
         except (NodeAnswerError, ChainMovedError, ApplicationError):
             return blocks
         return [
             block
-            if block is None or (one := said.get(id(block))) is None
-            else replace(block, size=block.size + one.size, evidence=one)
+            if block is None or (found := by_block.get(id(block))) is None
+            else replace(block, size=block.size + found.size, evidence=found)
             for block in blocks
         ]
 
@@ -138,8 +138,8 @@ async def backfill(
 
 def _next_size(batch: Batch, size: int, settings: FeedSettings) -> int:
     """Number of blocks in the next batch for the configured size in bytes; at most doubled."""
-    there = [fetched.size for fetched in batch if fetched is not None]
-    if not there:
+    sizes = [fetched.size for fetched in batch if fetched is not None]
+    if not sizes:
         return size
-    fitting = settings.fetch_bytes * len(there) // max(1, sum(there))
+    fitting = settings.fetch_bytes * len(sizes) // max(1, sum(sizes))
     return max(1, min(fitting, size * 2, settings.fetch_blocks))

@@ -110,7 +110,7 @@ def header_of(block: RpcBlock) -> BlockHeader:
 
 
 def is_named(header: RpcHeader, block_hash: bytes) -> bool:
-    """Whether the hash of a header, or of a block's header, is ``block_hash`` (32 bytes)."""
+    """True if the hash of a header, or of a block's header, is ``block_hash`` (32 bytes)."""
     try:
         with hexadecimal("a header"):
             return keccak(write_header(header)) == block_hash

@@ -2,10 +2,8 @@
 
 Rules:
 
-1. All parts of a block are requested together on arrival: an orphan may be gone a moment later (facts on nodes, rule
-   5).
-2. ``None`` means that the node does not have the block now; an empty list of receipts is a result. They are never
-   mixed.
+1. All parts of a block are requested together on arrival: the node may drop an orphan soon (facts on nodes, rule 5).
+2. ``None``: the node does not have the block now; an empty list of receipts is a result.
 3. A block and receipts fetched by number are combined only if the receipts name the block's hash: the chain may have
    changed between the two responses. Otherwise the receipts are requested by hash.
 4. Nothing is verified here: see :mod:`cardinal_connectors.ethereum.verify.verifier`.
@@ -34,7 +32,7 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 _Value = TypeVar("_Value")
 _STATE_SYNC: Final = "0x7f"
 _NO_UNCLES: Final = b'"uncles":[]'
-"""As most nodes write it; a block with another form is parsed a little earlier."""
+"""The form of most nodes; a block in another form is parsed a little earlier."""
 _LAST: Final = 4096
 """Bytes at the end of a block that are searched first: most nodes sort its fields by name."""
 
@@ -47,12 +45,12 @@ class Answer(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether both are results, and neither is null."""
+        """True if both are results, and neither is null."""
         return _is_there(self.block) and _is_there(self.receipts)
 
     @property
     def plain(self) -> bool:
-        """Whether no further request is needed, judged by its text: it is complete and names no uncles."""
+        """True if no further request is needed, judged by its text: it is complete and names no uncles."""
         if not self.whole:
             return False
         text = memoryview(_got(self.block))
@@ -117,8 +115,8 @@ class BlockFetcher:
         """
         blocks: list[Answer | Fetched | None] = list(answers)
         if lacking := [at for at, answer in enumerate(answers) if not answer.plain]:
-            asked = await asyncio.gather(*(self.assembled(answers[at]) for at in lacking))
-            for at, block in zip(lacking, asked, strict=True):
+            assembled = await asyncio.gather(*(self.assembled(answers[at]) for at in lacking))
+            for at, block in zip(lacking, assembled, strict=True):
                 blocks[at] = block
         return blocks
 
@@ -217,18 +215,18 @@ def _together(answer: Answer) -> Fetched | None:
 
 
 def _lacks_raw_state_sync(block: RpcBlock) -> bool:
-    """Whether the last transaction is a Polygon state sync (type 127, PIP-74), which nodes return without its bytes."""
+    """True if the last transaction is a Polygon state sync (type 127, PIP-74), which nodes return without its bytes."""
     last = block.transactions[-1] if block.transactions else None
     return last is not None and last.type == _STATE_SYNC and last.raw is None
 
 
 def _is_there(outcome: Outcome | None) -> bool:
-    """Whether it is a result other than null."""
+    """True for a result other than null."""
     return isinstance(outcome, msgspec.Raw) and not is_null(outcome)
 
 
 def _all_of(receipts: Sequence[RpcReceipt], name: str) -> bool:
-    """Whether all receipts name the block with this hash."""
+    """True if all receipts name the block with this hash."""
     return [receipt.block_hash for receipt in receipts] == [name] * len(receipts)
 
 

@@ -7,7 +7,7 @@ Rules:
 2. Near the head blocks are fetched by parent hash; a long range is fetched by number from the highest common block,
    each block linked to the one before.
 3. The target is at least ``lag`` blocks below the head, and as final as configured.
-4. No block is delivered twice, whichever branch the node's chain is on.
+4. No block is delivered twice, on any branch of the node's chain.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Planner:
         """Read the head once and yield the blocks up to it.
 
         Raises:
-            ChainMovedError: the node's chain changed meanwhile; delivered blocks stand, call again.
+            ChainMovedError: the node's chain changed meanwhile; delivered blocks remain valid, retry.
             NodeUnreachableError, NodeAnswerError, ReorgTooDeepError, IntegrityError.
 
         """

@@ -59,11 +59,11 @@ class PoolHealth:
         self.of[index].refused = refused
 
     def is_polled(self, index: int) -> bool:
-        """Whether the head of a standby node is requested."""
+        """True if the head of a standby node is requested."""
         return not self.of[index].wrong and not (self.of[index].refused and self.resting(index))
 
     def resting(self, index: int) -> bool:
-        """Whether a node failed recently."""
+        """True if a node failed recently."""
         failed = self.of[index].failed
         return failed is not None and self._clock() - failed < self._rest
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. A new connection may lead to another node: its chain id and first block are compared with the previous ones (facts
-   on nodes, rule 7), and heads are subscribed again.
+   on nodes, rule 7), and the subscription to heads is renewed.
 2. A subscription is only a hint. A node without one is polled.
 """
 
@@ -28,7 +28,7 @@ class Identity:
     """Identity of a chain: id and first block, as far as known; shared by all nodes of a feed.
 
     Arguments:
-        chain_id: the required chain; None takes that of the first node that answers.
+        chain_id: the required chain; None: that of the first node that answers.
         preset: parameters of the chain; default the preset of its id.
 
     """
@@ -78,7 +78,7 @@ class Node:
     Attributes:
         address: scheme, host and port.
         fetcher: fetches its blocks.
-        head: the number of the head that it told last; None before.
+        head: the number of its last reported head; None before.
 
     """
 
@@ -100,7 +100,7 @@ class Node:
 
         """
         if not self.met or self._identity.chain_id is None:
-            await self._meet()
+            await self._identify()
         return self._identity.chain_id or 0
 
     @property
@@ -110,7 +110,7 @@ class Node:
 
     @property
     def met(self) -> bool:
-        """Whether the node was compared over its present connection."""
+        """True if the node was compared over its current connection."""
         return self._greeted == self._client.connects
 
     @property
@@ -118,13 +118,13 @@ class Node:
         """Hash of the chain's first block; None while unknown."""
         return self._identity.genesis
 
-    async def _meet(self) -> None:
+    async def _identify(self) -> None:
         text = await self._client.read(str, "eth_chainId")
         try:
             chain_id = int(text or "", 16)
         except ValueError:
-            said = self._client.quoted(repr(text))
-            raise NodeAnswerError(f"the node at {self.address} answers eth_chainId with {said}") from None
+            answer = self._client.quoted(repr(text))
+            raise NodeAnswerError(f"the node at {self.address} answers eth_chainId with {answer}") from None
         genesis = await self.fetcher.header(0)
         self._identity.compare(self.address, chain_id, None if genesis is None else genesis.id)
         if self._client.subscribes:

@@ -48,7 +48,7 @@ class NodePool:
 
     Arguments:
         endpoints: one or more; the first is preferred.
-        chain_id: refuse nodes of another chain; None takes the chain of the first that answers.
+        chain_id: refuse nodes of another chain; None accepts that of the first that answers.
         settings: request settings, and bounds of lag and rest.
 
     """
@@ -107,7 +107,7 @@ class NodePool:
         """Switch to another node after a failure of the active one.
 
         Returns:
-            Whether the new node is healthy. If none is, the one with the oldest failure becomes active, and the caller
+            True if the new node is healthy. If none is, the one with the oldest failure becomes active, and the caller
             waits or raises the failure.
 
         """
@@ -129,7 +129,7 @@ class NodePool:
         """Switch to another node if the active one is behind, and request the heads of the others for the next call.
 
         Returns:
-            Whether the active node changed.
+            True if the active node changed.
 
         """
         for index, node in enumerate(self._nodes):
@@ -178,15 +178,15 @@ class NodePool:
             _LOG.error("%s; the node is not used", wrong)
         except FeedError as failure:
             self._errors[index][_kind(failure)] += 1
-            told = self._health.of[index].refused
+            reported = self._health.of[index].refused
             self._health.failed(index, refused=_refuses(failure))
-            _LOG.log(logging.WARNING if _refuses(failure) and not told else logging.INFO, "%s", failure)
+            _LOG.log(logging.WARNING if _refuses(failure) and not reported else logging.INFO, "%s", failure)
         else:
             self._health.of[index].refused = False
 
 
 def _refuses(failure: FeedError) -> bool:
-    """Whether a node refuses the credentials."""
+    """True if a node refuses the credentials."""
     return isinstance(failure, NodeAnswerError) and failure.code in REFUSED
 
 

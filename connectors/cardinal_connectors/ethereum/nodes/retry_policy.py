@@ -14,7 +14,7 @@ _LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
 
 RESTARTS: Final = 50
 """Consecutive chain changes without a delivered block before a node counts as contradictory: in the worst storm of
-reorgs a node settled within a few."""
+reorgs a node needed a few."""
 
 
 class NodeBehindError(NodeUnreachableError):
@@ -30,7 +30,7 @@ class RetryPolicy:
         clock: seconds.
 
     Attributes:
-        waits_for: why no block can come, in a sentence; empty while a node answers.
+        waits_for: the reason why no block can come, a sentence; empty while a node answers.
 
     """
 
@@ -78,7 +78,7 @@ class RetryPolicy:
         now, patience = self._clock(), self._settings.patience
         if delivered or self._away_since is None:
             self._away_since = now
-        if delivered or type(away) is not self._kind:  # a node that is back, and behind, is another state
+        if delivered or type(away) is not self._kind:  # a node that returned, but is behind, is another state
             self._kind, self.waits_for = type(away), str(away)
             _LOG.warning("%s; retrying%s", away, "" if patience is None else f" for {patience:g} seconds")
         if patience is not None and now - self._away_since >= patience:
@@ -86,7 +86,7 @@ class RetryPolicy:
         return self._settings.poll
 
     def _end(self) -> None:
-        """A node answers."""
+        """Reset after an answer of a node."""
         if self._away_since is not None:
             _LOG.info("a node at %s answers again after %.0f seconds", self._address, self._clock() - self._away_since)
         self._away_since, self._kind, self.waits_for = None, None, ""

@@ -8,7 +8,7 @@ Rules:
    waits as for an unreachable node.
 3. After a batch is refused as too large (with an object, a one-element array, a code inside it, or HTTP 413), or times
    out, the batch size is halved, and grows again later (:mod:`.rate`).
-4. No error carries more of the URL than scheme, host and port, also where the node's own words repeat it.
+4. No error contains more of the URL than scheme, host and port, also where the node's message repeats it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PASSING = frozenset({-32005, 429, -32016})
 
 INTERNAL = -32603
 BEHIND = ("backend", "upstream")
-"""A generic code, and words that make it mean "later": the gateway has no node now."""
+"""A generic code, and texts that make it transient: the gateway has no node now."""
 
 NO_METHOD = frozenset({-32601, -32004})
 """Codes that mean "never": method not found, method not supported (EIP-1474)."""
@@ -73,7 +73,7 @@ class RpcClient:
 
     Attributes:
         address: scheme, host and port.
-        noticed: set when a subscription said anything, or a WebSocket was lost.
+        noticed: set by a notification of a subscription, or a lost WebSocket.
         requests: number of calls that were sent.
 
     """
@@ -93,7 +93,7 @@ class RpcClient:
 
     @property
     def subscribes(self) -> bool:
-        """Whether the connection can carry subscriptions."""
+        """True if the connection can carry subscriptions."""
         return not isinstance(self._transport, HttpTransport)
 
     @property
@@ -143,7 +143,7 @@ class RpcClient:
         return outcomes
 
     def quoted(self, text: str) -> str:
-        """The node's own words as an error may contain them."""
+        """The node's message for an error."""
         return quoted(self._endpoint, text, self._credentials.hidden)
 
     async def close(self) -> None:
@@ -236,10 +236,10 @@ class RpcClient:
         return outcomes
 
     def _refused(self, call: RpcCall, refusal: Refusal) -> NodeAnswerError:
-        said = self.quoted(refusal.message)
+        text = self.quoted(refusal.message)
         kind = PassingError if _is_passing(refusal) else NodeAnswerError
         return kind(
-            f"the node at {self.address} answers {call.method} with error {refusal.code}: {said}", code=refusal.code
+            f"the node at {self.address} answers {call.method} with error {refusal.code}: {text}", code=refusal.code
         )
 
 
@@ -255,7 +255,7 @@ def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
 
 
 def is_null(raw: msgspec.Raw) -> bool:
-    """Whether a result is null."""
+    """True for a null result."""
     return len(raw) == len(NULL) and bytes(raw) == NULL
 
 
@@ -271,6 +271,6 @@ def _too_much(reply: Reply) -> Refusal | None:
 
 
 def _is_passing(refusal: Refusal) -> bool:
-    """Whether an error is transient."""
+    """True for a transient error."""
     text = refusal.message.lower()
     return refusal.code in PASSING or (refusal.code == INTERNAL and any(word in text for word in BEHIND))

@@ -1,4 +1,4 @@
-"""Credentials of a node: a token of its URL's options, or from the file that they name.
+"""Credentials of a node: a token from its URL's options, or from the file that they name.
 
     https://node.example#token_file=/run/secrets/node                       Authorization: Bearer …
     https://node.example#token_file=/run/secrets/node&header=X-Api-Key      X-Api-Key: …
@@ -7,10 +7,10 @@ Rules:
 
 1. Without ``header`` the token is sent as a Bearer token; with it, unchanged in that header. User and password before
    the host (``https://user:password@host``) are basic authentication.
-2. The file is read when the feed is opened, and again when the node refuses the token, because gateways rotate tokens
-   while feeds run. Where it cannot be read or used then, the old token stays.
+2. The file is read when the feed is opened, and re-read when the node refuses the token, because gateways rotate tokens
+   while feeds run. If that fails, the old token remains.
 3. A request is retried only with another token than the refused one. A wrong token costs one request.
-4. A token is in no error, no log and no ``repr``. It is not sent along with a redirection.
+4. A token is in no error, no log and no ``repr``. It is not sent to the target of a redirection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError
 
 REFUSED: Final = frozenset({401, 403})
-"""Statuses of HTTP that say no to credentials."""
+"""Statuses of HTTP for refused credentials."""
 
 _BEARER: Final = "Authorization"
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -44,11 +44,11 @@ class Credentials:
 
     Attributes:
         headers: sent with each request; holds the token.
-        renewals: how often another token was read from the file. Behind another token there may be another node.
+        renewals: number of tokens that were re-read from the file. Another token may lead to another node.
 
     Raises:
-        ConfigurationError: there are two tokens, or a header without one; the file cannot be read; no header can carry
-            what it holds.
+        ConfigurationError: there are two tokens, or a header without one; the file cannot be read, or its content does
+            not fit in a header.
 
     """
 
@@ -87,7 +87,7 @@ class Credentials:
 
     @property
     def bears(self) -> bool:
-        """Whether the token uses the header of basic authentication."""
+        """True if the token uses the header of basic authentication."""
         return any(name.lower() == _BEARER.lower() for name in self.headers)
 
     @property
@@ -105,7 +105,7 @@ class Credentials:
         return "check those in the URL, or give a token by token_file=PATH behind #"
 
     def renewed(self, refused: Mapping[str, str]) -> bool:
-        """Whether there is another token than in these refused headers; reads the file where there is none yet."""
+        """True if there is another token than in these refused headers, also after re-reading the file."""
         if self.headers == refused:
             self._read_again()
         return self.headers != refused
@@ -117,7 +117,7 @@ class Credentials:
             token = read_secret(self._file, "token_file")
             headers = self._headers_of(token)
         except ConfigurationError:
-            return  # it is being replaced, and may be missing or empty for a moment
+            return  # it is being replaced, and may be missing or empty
         if headers != self.headers:
             self._before, self._token, self.headers = self._token, token, headers
             self.renewals += 1

@@ -33,7 +33,7 @@ _LARGE: Final = 1 << 20
 """Size in bytes from which a body is sent in pieces, so that other tasks run meanwhile."""
 
 _QUOTED: Final = 4_000
-"""Maximum size of a quoted body in bytes. A longer one is omitted, not cut: half a secret would not be found in it."""
+"""Maximum size of a quoted body in bytes. A longer one is omitted, not cut: masking would miss part of a secret."""
 
 _ERROR: Final = 500
 
@@ -41,12 +41,12 @@ _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class _Answer(NamedTuple):
-    """HTTP response. ``later`` and ``place`` are the headers ``Retry-After`` and ``Location``."""
+    """HTTP response. ``later`` and ``location`` are the headers ``Retry-After`` and ``Location``."""
 
     status: int
     text: bytes
     later: str | None
-    place: str
+    location: str
 
 
 class HttpTransport:
@@ -63,32 +63,32 @@ class HttpTransport:
     async def exchange(self, body: bytes, ids: Sequence[int]) -> Replies:
         """Post a request; see :class:`RpcTransport`."""
         del ids
-        shown = self._credentials.headers
-        answer = await self._posted(body, shown)
-        while answer.status in REFUSED and self._credentials.renewed(shown):
-            shown = self._credentials.headers
-            answer = await self._posted(body, shown)
+        headers = self._credentials.headers
+        answer = await self._posted(body, headers)
+        while answer.status in REFUSED and self._credentials.renewed(headers):
+            headers = self._credentials.headers
+            answer = await self._posted(body, headers)
         if answer.status in _ELSEWHERE:
-            raise elsewhere(self._endpoint, answer.status, answer.place)
+            raise elsewhere(self._endpoint, answer.status, answer.location)
         return self._judge(answer)
 
-    async def _posted(self, body: bytes, shown: Mapping[str, str]) -> _Answer:
+    async def _posted(self, body: bytes, headers: Mapping[str, str]) -> _Answer:
         if self._closed:
             raise closed_error(self._endpoint)
         session = self._session = self._session or self._open()
         try:
-            # What is behind a redirection may be anybody, and would be given what was meant for the node.
+            # The target of a redirection is unknown, and would receive the node's credentials.
             async with session.post(
                 self._endpoint.url,
                 data=body if len(body) < _LARGE else io.BytesIO(body),
-                headers={**shown, "Content-Type": "application/json"},
+                headers={**headers, "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as answer:
-                text, said = await self._read(answer), answer.headers
-                return _Answer(answer.status, text, said.get("Retry-After"), said.get("Location", ""))
+                text, received = await self._read(answer), answer.headers
+                return _Answer(answer.status, text, received.get("Retry-After"), received.get("Location", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             lost = unreachable(self._endpoint, failure, self._settings)
-        raise lost  # out here, so that the failure, which may have the URL, is not the context of it
+        raise lost  # outside of the except clause: the failure may contain the URL and must not be its context
 
     async def close(self) -> None:
         """Close the pool."""
@@ -131,10 +131,10 @@ class HttpTransport:
                 raise SlowError(f"the node at {address} took too long (HTTP {status})", address=address)
             case 429 | 500 | 502 | 503:
                 replies = _replies(text)
-                if any(_tells(status, reply) for reply in replies):
+                if any(_has_precedence(status, reply) for reply in replies):
                     return replies
                 raise BusyError(
-                    f"the node at {address} is not available (HTTP {status}{self._said(text, replies)}); it is retried",
+                    f"the node at {address} is not available (HTTP {status}{self._quote(text, replies)}); retrying",
                     address=address,
                     seconds=_seconds(answer.later),
                 )
@@ -148,12 +148,12 @@ class HttpTransport:
             case _:
                 return read_replies(text)
 
-    def _said(self, text: bytes, replies: Replies) -> str:
+    def _quote(self, text: bytes, replies: Replies) -> str:
         """Quoted text of a body, unless it is an HTML page or long."""
         errors = [reply.error.message for reply in replies if reply.error is not None and reply.error.message]
         whole = text.decode(errors="replace").strip() if len(text) <= _QUOTED else ""
-        said = errors[0] if errors else whole
-        quote = "" if said.startswith("<") else quoted(self._endpoint, said, self._credentials.hidden)
+        message = errors[0] if errors else whole
+        quote = "" if message.startswith("<") else quoted(self._endpoint, message, self._credentials.hidden)
         return f": {quote}" if quote else ""
 
 
@@ -165,11 +165,11 @@ def _replies(text: bytes) -> Replies:
         return []
 
 
-def _tells(status: int, reply: Reply) -> bool:
-    """Whether a response takes precedence over a transient status.
+def _has_precedence(status: int, reply: Reply) -> bool:
+    """True if a response takes precedence over a transient status.
 
-    A result does, and that too much was asked for at once. Another error does under 500 alone, which nodes give to
-    errors of all kinds; gateways put one beside the others too, about themselves.
+    A result does, and an error about the size. Any other error does only with status 500, which nodes use for errors of
+    all kinds; with other statuses the error may be the gateway's.
     """
     error = reply.error
     if error is None:

@@ -1,7 +1,6 @@
 """Unix socket transport of JSON-RPC requests and notifications (``ipc:///path/geth.ipc``).
 
-A socket in the file system needs no port, no password and no limit on calls: what may open the file is the node's
-owner. Texts follow each other in one stream (:mod:`.json_stream`).
+File permissions protect the socket: no port, no password. Texts follow each other in one stream (:mod:`.json_stream`).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class IpcTransport:
 
     Arguments:
         endpoint: the node, ``ipc:///absolute/path``.
-        settings: how the node is asked.
+        settings: settings of requests.
         noticed: called for every notification of a subscription, and when the connection is lost.
 
     Raises:

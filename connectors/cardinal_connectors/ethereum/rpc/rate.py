@@ -5,7 +5,7 @@ Rules:
 1. After a request is refused as too large, or times out, the batch size is halved.
 2. After some successful full batches the size grows a little, to just below the refused size; long after a refusal that
    bound is reset, since a busy hour passes.
-3. Calls per second are spread evenly, with at most one second's worth at once.
+3. Calls per second are spread evenly, in bursts of at most one second's calls.
 
 Pure: the clock is an argument.
 """

@@ -5,7 +5,7 @@ Rules:
 1. A transport carries bytes and matches responses to requests. It does not retry and is independent of methods.
 2. Every failure is one of four: :class:`~cardinal.errors.NodeUnreachableError` (transient), :class:`SlowError` (a
    timeout, perhaps of a large request), :class:`~cardinal.errors.NodeAnswerError` (refused), :class:`TooLargeError`
-   (request less at once).
+   (requires smaller requests).
 3. ``connects`` counts connections. A new connection may lead to another node: the chain is compared again (facts on
    nodes, rule 7).
 4. No error names more of the URL than scheme, host and port.
@@ -39,7 +39,7 @@ class Refusal(msgspec.Struct):
 
     @property
     def says_too_much(self) -> bool:
-        """Whether its text says that the request or the response is too large."""
+        """True if its text reports a request or response that is too large."""
         text = self.message.lower()
         return "batch" in text or "too large" in text
 

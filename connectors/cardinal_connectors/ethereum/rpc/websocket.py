@@ -25,8 +25,8 @@ class WebSocketTransport:
 
     Arguments:
         endpoint: the node, ``ws://`` or ``wss://``.
-        settings: how the node is asked.
-        credentials: what it is shown.
+        settings: settings of requests.
+        credentials: credentials of the handshake.
         noticed: called for every notification of a subscription, and when the connection is lost.
 
     """
@@ -56,7 +56,7 @@ class WebSocketTransport:
                     return await answers
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             lost = unreachable(self._endpoint, failure, self._settings)
-        raise lost  # out here, so that the failure, which has the headers that were sent, is not the context of it
+        raise lost  # outside of the except clause: the failure contains the sent headers and must not be its context
 
     async def close(self) -> None:
         """Close the socket."""
@@ -88,15 +88,15 @@ class WebSocketTransport:
     async def _shaken(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[Any]:
         """Socket after an accepted handshake."""
         while True:
-            shown = self._credentials.headers
+            headers = self._credentials.headers
             try:
                 return await session.ws_connect(
-                    self._endpoint.url, headers=shown, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
+                    self._endpoint.url, headers=headers, max_msg_size=self._settings.answer, heartbeat=HEARTBEAT_SECONDS
                 )
             except aiohttp.WSServerHandshakeError as refused:
                 if (status := refused.status) not in REFUSED:
                     raise
-            if not self._credentials.renewed(shown):
+            if not self._credentials.renewed(headers):
                 raise denied(self._endpoint, status, self._credentials)
 
     def _open(self) -> aiohttp.ClientSession:
@@ -121,4 +121,4 @@ class WebSocketTransport:
             if message.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
                 self._pending.take(message.data.encode() if isinstance(message.data, str) else message.data)
         self._pending.fail(failure)
-        self._noticed()  # whoever waits for a head looks by itself now, over a new connection
+        self._noticed()  # a waiting feed reads the head now, over a new connection

@@ -48,12 +48,12 @@ async def delta_of(
     try:
         if not written.number:
             return await first_state(fetcher, written, settings.genesis, chain_id)
-        said = fetched.evidence or await _asked(fetcher, written, fetched)
+        proof = fetched.evidence or await _requested(fetcher, written, fetched)
         try:
-            return _proven(written, said, chain_id)
+            return _proven(written, proof, chain_id)
         except IntegrityError:
-            said = await _asked(fetcher, written, fetched, read=True)
-            return _proven(written, said, chain_id)
+            proof = await _requested(fetcher, written, fetched, read=True)
+            return _proven(written, proof, chain_id)
     except ApplicationError as unfit:
         raise IntegrityError(
             f"the state delta of block {written.number} (0x{written.hash.hex()}) cannot be made: {unfit}",
@@ -63,7 +63,7 @@ async def delta_of(
         ) from unfit
 
 
-async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched, *, read: bool = False) -> Evidence:
+async def _requested(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched, *, read: bool = False) -> Evidence:
     try:
         return (await evidence(fetcher, [fetched], read=read))[0]
     except NodeAnswerError as refused:
@@ -74,11 +74,11 @@ async def _asked(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched,
         ) from refused
 
 
-def _proven(written: EncodedBlock, said: Evidence, chain_id: int) -> StateDelta:
+def _proven(written: EncodedBlock, proof: Evidence, chain_id: int) -> StateDelta:
     try:
-        return state_delta(said.traces, said.proofs, block=written, parent=said.parent, chain_id=chain_id)
+        return state_delta(proof.traces, proof.proofs, block=written, parent=proof.parent, chain_id=chain_id)
     except IntegrityError as unproven:
-        if said.parent.state_root != _NO_STATE:
+        if proof.parent.state_root != _NO_STATE:
             raise
         raise IntegrityError(
             f"the state root of block {written.number - 1} is empty, but block {written.number} changed more than its "

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Nothing here is trusted: :mod:`.delta` verifies it against the state roots of a block and its parent.
+1. Evidence is untrusted: :mod:`.delta` verifies it against the state roots of a block and its parent.
 2. Consecutive blocks are requested together: one round for traces and parents, one for proofs. The state after a block
    and before its child needs one proof, not two.
 3. Proofs are requested for what transactions changed according to their traces; on request also for what they only
@@ -33,7 +33,7 @@ _BRIEF: Final = (False,)
 
 
 class _Hint(NamedTuple):
-    """Parts of a block that name what it may have changed, unverified."""
+    """Parts of a block that name possibly changed accounts and slots, unverified."""
 
     number: int
     rpc: RpcBlock

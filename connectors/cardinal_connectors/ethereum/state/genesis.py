@@ -203,5 +203,5 @@ def _bytes(text: str) -> bytes:
     return bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits)
 
 
-def _number(said: str | int) -> int:
-    return said if isinstance(said, int) else int(said, 0)
+def _number(text: str | int) -> int:
+    return text if isinstance(text, int) else int(text, 0)

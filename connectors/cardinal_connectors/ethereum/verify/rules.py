@@ -42,7 +42,7 @@ class Rules:
         self, block: RpcBlock, receipts: list[RpcReceipt], uncles: list[RpcHeader], wanted: bytes
     ) -> EncodedBlock:
         """Verify a block, which must have the requested hash (32 bytes); IntegrityError if it fails."""
-        shown: Any = block  # structures are accepted as well as mappings, which alone the signature names
+        shown: Any = block  # structures are accepted as well as mappings, but only the latter are in the signature
         have: Any = receipts
         ommers: Any = uncles
         written = verify(shown, have, uncles=ommers, chain=self.chain, checks=self.checks)

@@ -4,8 +4,8 @@ Rules:
 
 1. Every block is verified completely: header hash, roots of transactions, receipts and withdrawals, bloom, log order
    (:func:`cardinal.apps.evm.verify`), and its parent.
-2. A block that fails is fetched again by hash, as often as configured, and then from each other node: one bad response
-   does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never
+2. A block that fails is refetched by hash, as often as configured, and then from each other node: one bad response does
+   not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never
    delivered.
 3. A check that a chain does not satisfy is skipped (its preset, or ``unchecked``), except hash and parent.
 4. A node that no longer has the block raises ``ChainMovedError``.
@@ -55,7 +55,7 @@ class BlockSource(Protocol):
 
 
 class Verifier:
-    """Verifies the blocks of one node.
+    """Verifier of one node's blocks.
 
     Arguments:
         node: re-fetches a block that failed.
@@ -115,7 +115,7 @@ class Verifier:
         return VerifiedBlock(fetched.header, total, self._rules.payload(written, total, finality, delta))
 
     async def _delta(self, written: EncodedBlock, fetched: Fetched, origin: BlockSource) -> StateDelta | None:
-        """State delta of the block. A standby node without evidence counts like one that lies."""
+        """State delta of the block. A standby node without evidence counts like one with false evidence."""
         if not self._settings.state:
             return None
         try:

@@ -3,7 +3,7 @@
 It reads jobs from standard input and writes results to standard output, each a length of four bytes and a pickle: both
 ends are the same program and own the pipe. It ends when its input ends.
 
-The result for a block that fails any check is None: the feed verifies it again and reports the error.
+The result for a block that fails any check is None: the feed repeats the verification and reports the error.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ def serve(jobs: BinaryIO, results: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Entry point; ignores SIGINT, since the parent process decides when this one ends."""
+    """Entry point; ignores SIGINT, since the parent process ends this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(sys.stdin.buffer, sys.stdout.buffer)

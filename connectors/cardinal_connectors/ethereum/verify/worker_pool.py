@@ -64,7 +64,7 @@ class WorkerPool:
 
     @property
     def started(self) -> bool:
-        """Whether the workers were started."""
+        """True if the workers were started."""
         return len(self._all) == self._count
 
     async def start(self) -> None:
@@ -90,7 +90,7 @@ class WorkerPool:
             self._idle.put_nowait(None)
             return [None] * len(job.raws)
         try:
-            done = await _asked(process, job)
+            done = await _result_of(process, job)
         except (OSError, asyncio.IncompleteReadError):
             _LOG.warning("a worker process ended: the feed verifies its blocks")
             self._lost(process)
@@ -131,7 +131,7 @@ def _kill(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-async def _asked(process: asyncio.subprocess.Process, job: VerificationJob) -> list[Prepared | None]:
+async def _result_of(process: asyncio.subprocess.Process, job: VerificationJob) -> list[Prepared | None]:
     if process.stdin is None or process.stdout is None:
         raise BrokenPipeError
     body = pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
