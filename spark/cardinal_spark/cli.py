@@ -106,7 +106,7 @@ def run(
 ) -> None:
     """Stream complete blocks into a lake, exactly once.
 
-    It ends on SIGINT and SIGTERM; started again, it continues.
+    It ends on SIGINT and SIGTERM; a restart resumes.
 
     \b
     Example:

@@ -3,8 +3,8 @@
 Rules:
 
 1. One query reads ``table=raw`` and writes every table of the lake.
-2. The checkpoint belongs to the lake and lies in it unless another is named. A lake that has rows and no checkpoint
-   resumes from its ledger (``restartFrom=sink``).
+2. The checkpoint belongs to the lake and is inside of it by default. A lake with rows and without a checkpoint resumes
+   from its ledger (``restartFrom=sink``).
 3. A failure is one sentence: the error that a task, the planner or the commit raised, without Spark's frames.
 
 On a cluster the same two calls run under ``spark-submit``.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _CHECKPOINT: Final = "_checkpoint"
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _DIED: Final = re.compile(
-    # a task's or a commit's; the planner's, whose death Spark's text does not mention
+    # errors of a task or a commit; and of the planner, which Spark's text does not mention
     r"Python worker exited unexpectedly"
     r"|Caused by: java\.\w+\.(?:EOF|IO|Socket)Exception.*(?:\n\tat .*)*?\n\tat .*PythonStreamingSourceRunner"
 )
@@ -150,7 +150,7 @@ def run(
     Arguments:
         spark: the session.
         job: the job to run.
-        stopping: once it is set, ends the query within the second; the next run repeats the batch in flight.
+        stopping: setting it ends the query within a second; the next run repeats the batch in flight.
         watch: called with Spark's progress of the query several times a second.
 
     Raises:
@@ -186,7 +186,7 @@ def run(
 def batches(
     query: StreamingQuery, job: PipelineJob, watch: Watch | None = None, *, wait_seconds: float = 0.2
 ) -> Iterator[BatchStatus | None]:
-    """Every batch when it is done, None when nothing happened for a while; ends with the query."""
+    """Every batch when it is done, None as a regular tick; ends with the query."""
     shown = -1
     active = True
     while active:

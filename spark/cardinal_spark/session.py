@@ -1,4 +1,4 @@
-"""Spark session for one machine: no jar, no UI, quiet, its clock in UTC.
+"""Spark session for one machine: no jar, no UI, few logs, times in UTC.
 
 On a cluster the same formats work in any session of ``spark-submit``; this file is for ``cardinal lake run``,
 notebooks and tests.
@@ -42,7 +42,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets for a driver in Python."""
 
 _TASK_TRIES: Final = 4
-"""A killed Python worker costs its task one try, not the query."""
+"""A killed Python worker costs its task one attempt, not the query."""
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 

@@ -46,7 +46,7 @@ def content(name: str) -> Mapping[bytes, bytes]:
 
 
 class Script:
-    """Writes updates as raw rows with dense seqs, one lineage and one application."""
+    """Writer of updates as raw rows with dense seqs, one lineage and one application."""
 
     def __init__(
         self,

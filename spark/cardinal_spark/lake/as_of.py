@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AsOf:
-    """A seq, the number of a block, or a time with its zone; one of them at most.
+    """Earlier state by a seq, a block number, or a time with its zone; at most one of them.
 
     Raises:
         ConfigurationError: there are several, or the time has no zone.
@@ -44,7 +44,7 @@ class AsOf:
     time: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Check it."""
+        """Check the values."""
         if sum(each is not None for each in (self.seq, self.block, self.time)) > 1:
             raise ConfigurationError("choose one of asOfSeq, asOfBlock and asOfTime", setting="asOf")
         if self.time is not None and self.time.tzinfo is None:

@@ -1,7 +1,7 @@
 """A lake's tables for a catalog (Unity, Hive, Glue, Trino, DuckDB), as SQL text.
 
-A Delta table of the lake holds the rows of orphans too. The views ``current_…`` leave them out: they hold the rows
-whose block ``canonical`` names, by sequence number and hash.
+A Delta table of the lake holds the rows of orphans too. The views ``current_…`` hold only the rows whose block
+``canonical`` names, by sequence number and hash.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ Rules that make a batch arrive exactly once, with a kill at any point:
 1. Every transaction carries (lineage, last seq).
 2. ``canonical`` comes last, and its commit names the version of every other table. Readers start from it: rows that
    were committed before a kill and are not yet named are invisible, and never needed.
-3. So a batch is appended to tables that end where ``canonical`` does. Where one has more rows, of a killed driver
-   or of a checkpoint that is gone, those rows are removed first, with any content.
-4. A driver that removes rows raises the number of fences in ``canonical`` before. A driver that was thought dead finds
-   it raised, or its transaction refused: delta-rs refuses a second one of one application id from the same version. A
-   ``canonical`` that moved since a task began was moved by a second driver too: nothing is committed.
+3. So a batch is appended to tables that end where ``canonical`` does. Further rows, of a killed driver or of a lost
+   checkpoint, are removed first, with any content.
+4. A driver that removes rows increments the number of fences in ``canonical`` before. Another driver that is still
+   running sees that, or its transaction is refused: delta-rs refuses a second one of one application id from the same
+   version. If ``canonical`` changed since a task began, a second driver is running: nothing is committed.
 
 Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
 """
@@ -259,7 +259,7 @@ class _Batch:
     def _tidy(self, table: DeltaTable, number: int) -> None:
         """Join the small files of the partition that grows. The driver is its only writer, so nothing collides."""
         if table.version() % _TIDY_EVERY == 0:
-            with contextlib.suppress(CommitFailedError):  # the batch is committed; tidying can wait
+            with contextlib.suppress(CommitFailedError):  # the batch is committed; compaction can wait
                 table.optimize.compact(partition_filters=[("bucket", "=", str(bucket(number)))])
 
     # --- helpers ---------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def need_schema(name: str, table: DeltaTable, schema: pa.Schema) -> None:
 
 
 def _after(table: DeltaTable) -> PostCommitHookProperties:
-    """Remove expired commits after every checkpoint. By itself delta-rs goes through the whole log at every commit."""
+    """Remove expired commits after every checkpoint. By default delta-rs reads the complete log at every commit."""
     return PostCommitHookProperties(cleanup_expired_logs=table.version() % CHECKPOINT_EVERY == 0)
 
 

@@ -156,7 +156,7 @@ def last_changes(rows: Iterable[EventRow]) -> pa.Table:
 
 
 def chain_before(rows: Sequence[EventRow], depth: int) -> list[EventRow]:
-    """The last ``depth`` blocks of the chain that the ledger ends in, oldest first.
+    """The last ``depth`` blocks of the ledger's final chain, oldest first.
 
     ``rows`` are the ledger's last rows; where they do not reach far enough back, fewer blocks are returned.
     """

@@ -217,7 +217,7 @@ def _small(table: DeltaTable, target_bytes: int) -> list[int]:
 
 
 def _compact_canonical(location: LakeLocation, below: int) -> tuple[Compaction, int] | None:
-    """Compact the partitions of ``canonical`` whose heights all lie below ``below``; returns the result and version."""
+    """Compact the partitions of ``canonical`` with all heights below ``below``; returns the result and version."""
     with mapped(f"compact canonical of the lake {location.root}", (CommitFailedError,)):
         table = location.open(CANONICAL)
         files = Counter(pa.table(table.get_add_actions(flatten=True)).column("partition.bucket").to_pylist())

@@ -111,7 +111,7 @@ class Snapshot:
         return self.files(table).filter(self.visible(table))
 
     def files(self, table: str) -> pads.FileSystemDataset:
-        """The files of a stored table at its version; rows beyond :meth:`visible` may lie in them."""
+        """The files of a stored table at its version, perhaps with rows beyond :meth:`visible`."""
         if table not in self._open:
             self._open[table] = self._files(table)
         return self._open[table]

@@ -37,14 +37,14 @@ class SeqRuns:
         return cls(firsts, lasts)
 
     def holds(self, seqs: Int64s) -> npt.NDArray[np.bool_]:
-        """A mask of the seqs that lie in a run."""
+        """A mask of the seqs that are in a run."""
         if not len(self.firsts):
             return np.zeros(len(seqs), np.bool_)
         run = np.searchsorted(self.firsts, seqs, side="right") - 1
         return (run >= 0) & (seqs <= self.lasts[run])
 
     def only(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of batches whose ``_seq`` lies in a run; empty batches are left out."""
+        """The rows of batches whose ``_seq`` is in a run; empty batches are left out."""
         for batch in batches:
             held = self.holds(batch.column("_seq").to_numpy())
             if held.all():  # almost always: reorgs are rare, and a filter copies

@@ -2,8 +2,8 @@
 
 Rules:
 
-1. The state lies in the commit's own metadata, so that rows of ``canonical`` and versions of the other tables
-   change in one atomic step.
+1. The state is in the commit's own metadata, so that rows of ``canonical`` and versions of the other tables change in
+   one atomic step.
 2. The driver's commits carry it, and maintenance's last one. Those in between do not change what rows mean. It is
    read from the commit's own file: a history call could return a commit newer than the table that was opened.
 3. It belongs to the commit that carries it: a commit that was rebased over another one must not carry any.

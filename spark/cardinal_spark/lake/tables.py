@@ -110,7 +110,7 @@ class LakeSettings:
 
     Attributes:
         integers: the type of 256-bit values, one of ``INTEGERS``; fixed when the lake is created.
-        senders: whether senders are recovered from signatures, which takes most of the time.
+        senders: recover senders from signatures, which takes most of the time.
         compact_every: batches between two compactions of small files; 0: never.
         retention_hours: hours that a file that no table names is retained; 0: forever.
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. A block takes this fast path if as many messages of it were read as its one Batch counts. Then each was read once:
-   the planner has verified that none is missing, or the seal has promised it.
+   the planner has verified that none is missing, or the seal guarantees it.
 2. Any other block (copies, deletes, sub batches, entries that are not followed) is assembled from the same records, by
    the usual rules.
 3. Rows are unordered. ``_seq`` and ``path`` identify them.
@@ -77,7 +77,7 @@ class _Columns:
         """By block, the value that holds its time."""
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Take the next records."""
+        """Receive the next records."""
         if not rows:
             return
         *_, keys, values, _, _ = zip(*rows, strict=True)

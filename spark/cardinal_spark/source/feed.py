@@ -49,13 +49,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class Reports:
-    """Reports of a consumer that are not updates: counted by kind, and logged where they matter to an operator."""
+    """Reports of a consumer that are not updates: counted by kind, and logged if an operator needs them."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
     def __call__(self, event: Event | object) -> None:
-        """Take one report."""
+        """Count one report, and log it if necessary."""
         kind = type(event).__name__
         self.counts[kind] += 1
         if isinstance(event, _SERIOUS) and self.counts[kind] <= _LOGGED_MAX:

@@ -1,8 +1,8 @@
 """Cursor after the last row of a lake: ``restartFrom=sink``.
 
-It is made of the ledger's rows alone, so that any stream with the same chain can be continued. Positions are
-found by time: the lowest block's messages lie above its own time less a margin, and every delivered message lies
-below the head's.
+It depends on the ledger's rows only, so that any stream with the same chain can be continued. Positions are found by
+time: the lowest block's messages are later than its own time less a margin, and every delivered message is earlier
+than the head's.
 """
 
 from __future__ import annotations

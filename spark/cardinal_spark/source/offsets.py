@@ -7,8 +7,8 @@ Rules:
 
 1. Spark stores an offset before it runs the batch that ends there. So the rows of a batch are decided once: after a
    restart they are looked up by name, for any start of the batch.
-2. A row is named by nine bytes: flags, and eight that stand for its block's hash. ``topics`` holds for every partition
-   the range in which the messages of all rows lie.
+2. A row's name is nine bytes: flags, and eight derived from its block's hash. ``topics`` holds for every partition the
+   range of the messages of all rows.
 3. A row without ranges, of a block that is not on the topics, holds the block's number and complete hash.
 """
 
@@ -85,7 +85,7 @@ class NamedRow:
 
 @dataclass(frozen=True, slots=True)
 class NamedBatch:
-    """The rows of a batch by name, and the ranges in which all of their messages lie."""
+    """The rows of a batch by name, and the ranges of all their messages."""
 
     lineage: str
     rows: Sequence[NamedRow]
@@ -121,7 +121,7 @@ def batch_at(offset: Mapping[str, Any]) -> NamedBatch:
 
 
 def planned_row(block: HeaderOnly | MissingPayload, seq: int, change: int, update_id: int, lineage: str) -> PlannedRow:
-    """The row of a block whose content lies on the topics, or of one without content."""
+    """The row of a block whose content is on the topics, or of one without content."""
     if isinstance(block, HeaderOnly) and block.ranges:
         header = (block.number, block.hash, block.published_ms, lineage, block.parent, block.weight)
         return PlannedRow(KeyRow(seq, change, update_id, *header), block.ranges, block.size)
@@ -147,7 +147,7 @@ def widen(span: dict[Partition, tuple[int, int]], ranges: Ranges) -> None:
 
 
 def spanned(rows: Sequence[PlannedRow]) -> dict[Partition, tuple[int, int]]:
-    """For every partition the range in which the messages of these rows lie."""
+    """The range of the messages of these rows, by partition."""
     span: dict[Partition, tuple[int, int]] = {}
     for planned in rows:
         widen(span, planned.ranges)

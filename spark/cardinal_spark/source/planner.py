@@ -118,7 +118,7 @@ class Planner:
         rows = limit.blocks or (BATCH_ROWS if unlimited else ROWS_MAX)
         size = limit.bytes or (BATCH_BYTES if unlimited else BYTES_MAX)
         updates = feed.take(rows, size, _WAIT_SECONDS)
-        # The records on the topics at opening are awaited: Trigger.Once calls once. But a stop waits for this call.
+        # Wait for the records on the topics at opening: Trigger.Once calls once. A stop waits for this call, too.
         since = time.monotonic()
         while not updates and self._waits(feed, time.monotonic() - since):
             self._look_after_waiting()

@@ -69,7 +69,7 @@ def _within(planned: PlannedRow, left_out: Container[str]) -> PlannedRow:
 
 
 def grouped(rows: Sequence[PlannedRow], group_bytes: int = GROUP_BYTES) -> list[list[PlannedRow]]:
-    """Rows in order, in groups of about ``group_bytes`` whose blocks lie near each other."""
+    """Rows in order, in groups of about ``group_bytes`` whose blocks are near each other on the topics."""
     groups: list[list[PlannedRow]] = []
     size = needed = 0
     span: dict[Partition, tuple[int, int]] = {}
@@ -154,7 +154,7 @@ def assembled(stream: StreamSpec, found: Iterable[Row], contents: Contents) -> B
     records = sorted(found, key=_position)
     batches = [record for record in records if record[3][0] == BATCH]
     for at in range(len(batches)):
-        left_out = batches[:at]  # a reassembler waits for the first Batch's messages; so the others are tried alone
+        left_out = batches[:at]  # a reassembler waits for the first Batch's messages, so the others are tried alone
         for event in stream.reassembler(contents).receive([record for record in records if record not in left_out]):
             if isinstance(event, Completed):
                 return event.payload
@@ -182,7 +182,7 @@ class Taker(Protocol):
     log: str
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Take the next records; some may lie beyond the ranges."""
+        """Receive the next records; some may be beyond the ranges."""
         ...
 
 
@@ -206,7 +206,7 @@ _T = TypeVar("_T", bound=Taker)
 
 
 def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) -> _T:
-    """Read, and retry where the broker went away meanwhile; Spark's own retries would run a new worker.
+    """Read, and retry if the broker went away meanwhile; Spark's own retries would run a new worker.
 
     Arguments:
         stream: the stream to read.

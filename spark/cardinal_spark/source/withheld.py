@@ -2,8 +2,7 @@
 
 Rules:
 
-1. An update is delivered when the last block that it adds is final. One that only removes blocks is delivered at
-   once.
+1. An update is delivered when the last block that it adds is final; one that only removes blocks, immediately.
 2. A block that is removed before it is final is never delivered: the updates that add and remove it are joined.
 3. The rows are renumbered, without a gap, and the lineage begins with the first block that was delivered.
 """
@@ -123,7 +122,7 @@ class Withheld:
 
 
 def marked(finality: Finality | None, level: str) -> int | None:
-    """The highest block that is final by a stream's marks."""
+    """The highest final block of a stream."""
     return None if finality is None else finality.safe if level == "safe" else finality.finalized
 
 
