@@ -1,4 +1,4 @@
-"""Items application: a block is a number and items, each kept byte for byte.
+"""Items application: a block is a number and items, each stored byte for byte.
 
     app = apps.get("items", chain_id=7)
     for update in Consumer(url, app):
@@ -7,7 +7,7 @@
 
 Rules:
 
-1. An item's path is ``i/<block hash in hex>/<place, eight hexadecimal digits>``, on a topic of its own.
+1. An item's path is ``i/<block hash in hex>/<index, eight hexadecimal digits>``, on a topic of its own.
 2. Blocks are chained by number: a block's hash is its number as 32 bytes, its parent's hash that of the number before,
    and it weighs its number. There are no forks.
 3. ``payload(read(payload)) == payload``.
@@ -74,7 +74,7 @@ def block_hash(number: int) -> bytes:
 def payload(block: Block) -> Payload:
     """Make the payload of a block."""
     root = f"{_ROOT}{block_hash(block.number).hex()}/"
-    updates = {f"{root}{place:08x}": item for place, item in enumerate(block.items)}
+    updates = {f"{root}{index:08x}": item for index, item in enumerate(block.items)}
     return Payload(block.number, block_hash(block.number), block_hash(block.number - 1), block.number, updates)
 
 

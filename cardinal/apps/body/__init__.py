@@ -143,7 +143,7 @@ def _content(updates: Mapping[str, bytes], deletes: Collection[str], sub_batch: 
 
 
 def _take(content: wire.Content, whole: _Parts, parts: dict[bytes, _Parts]) -> None:
-    """Enter one item. Whatever is in the wrong place is found when the payload is written again."""
+    """Add one item. Comparing the re-encoded payload later reveals items at the wrong position."""
     path = path_text(content.path)
     into = parts.get(content.sub_batch, whole)
     if content.HasField("value"):

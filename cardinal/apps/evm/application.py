@@ -71,7 +71,7 @@ def application(
         reorg_threshold=reorg_threshold,
         prefixes=(*topics, f"{block}/br/", f"{block}/bl/") if apart else (),
         sub_batches=(f"{root}/s",),
-        # The safe and finalized marks move while a block is being published: two honest producers differ.
+        # The safe and finalized blocks advance while a block is being published: two honest producers differ.
         volatile_paths=(f"^{root}/n/safe$", f"^{root}/n/finalized$"),
         finality_paths=(f"{root}/n/safe", f"{root}/n/finalized"),
         names=names,

@@ -45,7 +45,7 @@ class Parameter:
 
     @property
     def dynamic(self) -> bool:
-        """Whether an indexed value of this type is only a hash: every type of variable size or more than one word."""
+        """True if an indexed value of this type is only a hash: types of variable size or more than one word."""
         return self.type in {"bytes", "string"} or self.type.endswith("]") or self.type.startswith("(")
 
 

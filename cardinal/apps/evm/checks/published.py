@@ -117,7 +117,7 @@ def _weight(found: _Published) -> bool:
 
 
 def _entries(found: _Published) -> bool:
-    """Beside the block's parts: its number, the marks after the merge, a state-sync bloom, accounts and code."""
+    """Other entries: the block's number, finality after the merge, a state-sync bloom, accounts and code."""
     block, root = found.block, f"{found.root}/"
     rest = {path.removeprefix(root): value for path, value in block.rest.items() if path.startswith(root)}
     marks = [rest.pop(path, None) for path in _MARKS]
@@ -168,7 +168,7 @@ def _storage(found: _Published) -> bool:
 
 
 def _transactions_root(found: _Published) -> bool:
-    """Also: a state sync stands at the end, on a chain and at a height that have it."""
+    """Includes a state sync at the end, on a chain and at a height that have it."""
     transactions, first = found.block.transactions, found.chain.state_sync_in_body
     if any(one.type == STATE_SYNC for one in transactions[:-1]):
         return False
@@ -271,7 +271,7 @@ def _gas(found: _Published) -> bool:
 
 
 def _contracts(found: _Published) -> bool:
-    """Contracts are those that the signers created; of a deposit, whose nonce is not published, there is one."""
+    """Contracts are those that the signers created; a deposit, whose nonce is not published, may create one."""
     for transaction, receipt in zip(found.block.transactions, found.block.receipts, strict=True):
         contract = receipt.contract_address
         if transaction.to is not None:

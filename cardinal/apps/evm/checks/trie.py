@@ -21,7 +21,7 @@ _HASHED_FROM: Final = 32
 _HASH_PREFIX: Final = b"\xa0"
 _NOTHING: Final = rlp.encode(b"")
 _REMEMBERED: Final = 4096
-"""Number of values up to which a form is cached: more than blocks have, and bounded whatever a node returns."""
+"""Number of values up to which a form is cached: more than blocks have, and bounded for any response of a node."""
 
 
 class _Form(NamedTuple):

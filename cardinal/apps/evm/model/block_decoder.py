@@ -138,30 +138,30 @@ class _Parts:
             if self._kinds is None:
                 self.rest[path] = value
             return
-        kind, _, place = path[len(self._prefix) :].partition("/")
+        kind, _, field = path[len(self._prefix) :].partition("/")
         if self._kinds is not None and kind not in self._kinds:
-            self._skip(kind, place, value)
+            self._skip(kind, field, value)
         elif kind in ("l", "bl"):
-            transaction, _, place = place.partition("/")
-            log = _log(value, _index(transaction), _index(place))
+            transaction, _, field = field.partition("/")
+            log = _log(value, _index(transaction), _index(field))
             logs = self.logs if kind == "l" else self.derived_logs
             if logs.setdefault(log.log_index, log) is not log:
                 raise ApplicationError("another log of the block has this index")
         elif kind == "t":
-            index = _index(place)
+            index = _index(field)
             self.transactions[index] = decode_transaction(value, index)
         elif kind == "r":
-            index = _index(place)
+            index = _index(field)
             self.receipts[index] = _receipt(value, index)
         elif kind == "u":
-            self.uncles[_index(place)] = _header(value)
+            self.uncles[_index(field)] = _header(value)
         else:
             self._single(path, path[len(self._prefix) :], value)
 
-    def _skip(self, kind: str, place: str, value: bytes) -> None:
+    def _skip(self, kind: str, field: str, value: bytes) -> None:
         """Skip an update that was not requested; a transaction's bytes are stored when RAW is."""
         if kind == "t" and self._kinds is not None and RAW in self._kinds:
-            self.raw[_index(place)] = value
+            self.raw[_index(field)] = value
 
     def _single(self, path: str, kind: str, value: bytes) -> None:
         if kind == "h":

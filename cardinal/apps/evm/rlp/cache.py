@@ -17,7 +17,7 @@ class Memo(dict[_Key, _Value]):
 
     Arguments:
         make: a pure function; exceptions are not cached.
-        maxsize: cached values; one more clears the cache, which common values soon fill again.
+        maxsize: cached values; one more clears the cache, which common values soon refill.
 
     """
 

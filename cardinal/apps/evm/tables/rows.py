@@ -275,7 +275,7 @@ def _size(each: BlockRows) -> int | None:
 
 
 def _has_rest(each: BlockRows, header: Header) -> bool:
-    """Whether the payload has the uncles and withdrawals that the header commits to."""
+    """True if the payload has the uncles and withdrawals that the header commits to."""
     uncles = bool(each.block.uncles) or header.sha3_uncles == _NO_UNCLES
     # A block without withdrawals has no entry for them, before and after the fork that added them. Blocks of the OP
     # Stack, which begin with a deposit, never have any, and the root covers something else.
