@@ -1,1 +1,1 @@
-"""Long-running services: what a command runs until it is told to stop."""
+"""Long-running services, which commands run until they are stopped."""

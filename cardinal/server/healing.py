@@ -5,11 +5,11 @@
 
 Rules:
 
-1. A block comes from a feed that yields blocks by their hash (:class:`cardinal.feeds.ByHash`), checked like all
-   its blocks. One that the node does not have, or not now, stays incomplete: a consumer calls once for a block.
-2. Messages are made as a producer makes them. The consumer checks that they are those which the block's Batch
-   announces: a healer can add what is missing, and contradict nothing.
-3. The feed runs on a loop and a thread of its own, whatever thread calls.
+1. A block comes from a feed that yields blocks by their hash (:class:`cardinal.feeds.ByHash`), checked like all its
+   blocks. A block that the node does not have now stays incomplete: a consumer calls once for a block.
+2. Messages are encoded as by a producer. The consumer checks them against the block's Batch: a healer can only add
+   missing messages.
+3. The feed runs on a loop and a thread of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FeedHealer:
     Arguments:
         url: the node's, or a feed, which is closed with the healer.
         app: the application whose blocks are healed.
-        chain_id: refuse a node of another chain; None takes the node's chain.
+        chain_id: refuse a node of another chain; None accepts any.
         seconds: time within which a block must arrive.
 
     Raises:
@@ -75,7 +75,7 @@ class FeedHealer:
         """All messages of a block; none where the node does not have it.
 
         Raises:
-            FeedError: the node is away, is no node of this kind, or the block fails its checks.
+            FeedError: the node is away or is of another kind, or the block fails its checks.
 
         """
         payload = self._run(self._by_hash.block(lacking.block), self._seconds)

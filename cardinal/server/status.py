@@ -1,7 +1,7 @@
-"""State of a stream as its topics show it: head, producers, retention, and gaps among the newest blocks.
+"""State of a stream, from its topics: head, producers, retention, and gaps among the newest blocks.
 
-Two looks: the newest Batches and pings of the default topic say who publishes and how fast; a consumer reads the newest
-blocks with their content and reports what of them is missing.
+The newest Batches and pings of the default topic give the producers and their lag; a consumer reads the newest blocks
+with their content and reports missing messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source, TransportUrl
 
 _ALIVE_SECONDS: Final = 95.0
-"""Three pings of a producer that pings every 30 seconds, and a little."""
+"""Three intervals of pings, and some tolerance."""
 _OLDEST_RECORDS: Final = 20
 _SPARE_RECORDS: Final = 200
 
@@ -45,11 +45,11 @@ class ProducerState:
     """A producer of the newest blocks.
 
     Attributes:
-        name: its id; of one that only pings, the beginning of its hash.
+        name: its id; for one that only pings, the beginning of its hash.
         ping_age: seconds since its newest ping; None where none was read.
         blocks: of the newest blocks, those that it sent.
-        first: of these, those that it sent before all others.
-        lag: seconds by which it comes after the first one, median; None where it sent none.
+        first: number of blocks that it sent before all others.
+        lag: median seconds after the first producer; None where it sent none.
         newest: the highest number that it sent; None where it sent none.
 
     """
@@ -63,7 +63,7 @@ class ProducerState:
 
     @property
     def alive(self) -> bool:
-        """It has pinged lately."""
+        """True if it has pinged recently."""
         return self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
 
 
@@ -80,8 +80,8 @@ class StreamState:
         oldest: the lowest number among the oldest Batches; None where there are none.
         oldest_published: when it was written, unix seconds.
         first, last: numbers of the newest blocks, which were read with their content; None where there are none.
-        missing: of these, those whose content is lost.
-        incomplete: blocks above, that wait for messages or parents.
+        missing: those of them without content.
+        incomplete: higher blocks that wait for messages or parents.
         producers: by name.
 
     """
@@ -123,7 +123,7 @@ class _Tail:
 
 
 class _Reports:
-    """What incomplete blocks lacked when it was reported: it is not remembered of those that were delivered since."""
+    """Missing messages of incomplete blocks, from their reports: consumers forget them after the delivery."""
 
     def __init__(self) -> None:
         self._lacks: dict[bytes, Explanation] = {}
@@ -143,7 +143,7 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
     """The state of a stream.
 
     Arguments:
-        url: where it is.
+        url: its URL.
         app: its application.
         blocks: the number of its newest blocks to read with their content.
 
@@ -185,7 +185,7 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
 
 
 def explain_block(url: TransportUrl, app: Application, block_hash: bytes) -> Explanation:
-    """The state of one block, by reading the stream from a little below it to its end.
+    """The state of one block, from reading the stream from shortly before it to the end.
 
     Raises:
         ConfigurationError: no Batch and no newest message of the stream is this block's.
@@ -207,7 +207,7 @@ def explain_block(url: TransportUrl, app: Application, block_hash: bytes) -> Exp
     start = "earliest" if number is None else number
     try:
         return _explain(url, app, start, block_hash, number)
-    except ConfigurationError:  # the chain cannot be followed down to it: it is above the start, or on a fork
+    except ConfigurationError:  # no ancestry down to the block: it is above the start, or on a fork
         return _explain(url, app, "earliest", block_hash, number)
 
 
@@ -231,7 +231,7 @@ def _read(
 def _read_blocks(
     url: TransportUrl, app: Application, first: int
 ) -> tuple[dict[int, Payload], tuple[Explanation, ...], tuple[Explanation, ...]]:
-    """The chain from a number on by number, the blocks of it without content, and what the chain waits for."""
+    """The chain from a number on by number, its blocks without content, and the blocks that it waits for."""
     reports = _Reports()
     try:
         consumer = Consumer(url, app, start=first, until="end", on_event=reports.take)

@@ -61,35 +61,35 @@ def topic_states(url: TransportUrl, app: Application, names: Sequence[str]) -> l
 
 
 def delete_topics(url: TransportUrl, names: Sequence[str]) -> None:
-    """Delete topics with all that they hold.
+    """Delete topics and their records.
 
     Raises:
         ConfigurationError: the transport has no topics to delete.
-        TopicError, UnreachableError, RefusedError: the broker does not do it.
+        TopicError, UnreachableError, RefusedError: the broker fails or refuses.
 
     """
-    for one in _clusters(url):
-        if one.scheme != "kafka":
+    for cluster in _clusters(url):
+        if cluster.scheme != "kafka":
             raise ConfigurationError(
-                f"topics are deleted on Kafka only, not on {one}: remove the folder of a recording", setting="url"
+                f"topics are deleted on Kafka only, not on {cluster}: remove the folder of a recording", setting="url"
             )
     from cardinal.transports import kafka  # noqa: PLC0415 - only this transport has topics to delete
 
-    for one in _clusters(url):
-        there = list_topics(one)
-        kafka.delete_topics(with_secrets(one), [name for name in names if name in there])
+    for cluster in _clusters(url):
+        existing = list_topics(cluster)
+        kafka.delete_topics(with_secrets(cluster), [name for name in names if name in existing])
 
 
 def _kafka_retention(url: TransportUrl, names: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for one in _clusters(url):
-        if one.scheme == "kafka":
+    for cluster in _clusters(url):
+        if cluster.scheme == "kafka":
             from cardinal.transports import kafka  # noqa: PLC0415 - only this transport has such a setting
 
-            found = {**kafka.retention_ms(with_secrets(one), names), **found}
+            found = {**kafka.retention_ms(with_secrets(cluster), names), **found}
     return found
 
 
 def _clusters(url: TransportUrl) -> list[TransportUrl]:
     """The URL itself, or the members of a mux."""
-    return [one for _, member in url.members for one in _clusters(member)] if url.members else [url]
+    return [cluster for _, member in url.members for cluster in _clusters(member)] if url.members else [url]

@@ -1,7 +1,7 @@
-"""Catch-up reads: clients older than the ring read through sources of their own, a few at once.
+"""Catch-up reads: clients older than the ring read through sources of their own, in a bounded number of slots.
 
-A client has a source for some seconds when others wait, or until it accepts nothing; then the next one has its slot. A
-slot is free again only when its source is closed.
+A client holds its slot until it has caught up or accepts nothing; while others wait, for some seconds. A slot is free
+when its source is closed.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _POLL_BYTES: Final = 1 << 20
 
 
 class CatchUpReads:
-    """See the module.
+    """Slots of a server.
 
     Arguments:
-        limit: sources at once.
+        limit: number of slots.
 
     Attributes:
         active, waiting: clients that have a slot, and that wait for one.
@@ -49,7 +49,7 @@ class CatchUpReads:
         self.active = self.waiting = self.total = 0
 
     async def run(self, client: Client, upstream: Upstream) -> None:
-        """Send what the client wants until the ring holds its positions, or until its slot is over."""
+        """Send the client's partitions until the ring holds its positions, or until its slot is over."""
         async with self._slot(upstream, {topic for topic, _ in client.plan.wanted}) as reader:
             sending = await self._read(reader, client, upstream)
         if sending is not None:
@@ -79,11 +79,11 @@ class CatchUpReads:
         return None
 
     def _is_over(self, until: float) -> bool:
-        """Whether a slot is over: it has an end where others wait for it."""
+        """True if a slot is over: it has an end while others wait."""
         return self.waiting > 0 and time.monotonic() > until
 
     async def _in_time(self, sending: asyncio.Task[bool], until: float) -> bool:
-        """Wait for a message to be sent; False where the slot is over before."""
+        """Wait for a message to be sent; False if the slot is over before."""
         try:
             while not sending.done() and not self._is_over(until):
                 await asyncio.wait({sending}, timeout=_TICK_SECONDS)
@@ -132,7 +132,7 @@ def _take_frame(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source], None]:
-    """Let the source read from these positions. To pause costs less than to assign again."""
+    """Move the source to these positions. Pausing costs less than assigning again."""
 
     def aim(source: Source) -> None:
         positions = source.positions()

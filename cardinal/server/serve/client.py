@@ -1,17 +1,16 @@
-"""Client of a server: what it has requested, and what it is sent.
+"""Client of a server: its requests, and the records that it is sent.
 
-One task receives requests and answers them in order, another one sends records while there is credit. Where a position
-is in the ring, the ring's chunks are sent as they are; where it is older, a catch-up read goes before.
+One task receives requests and answers them in order, another one sends records while there is credit: the ring's chunks
+unchanged, after a catch-up read for positions older than the ring.
 
 Rules:
 
-1. A client costs its positions and the message that is being written. Without credit it costs nothing. One that does
-   not accept its answers is not heard further.
-2. One that accepts nothing for ``slow_timeout`` while it is older than the ring, or in the midst of a message, is
+1. A client costs the memory of its positions and one message. No request is received while it accepts no answer.
+2. A client that accepts nothing for ``slow_timeout`` while it is older than the ring, or in the middle of a message, is
    closed; it may reconnect at its position.
-3. Positions are checked when they are named: a client is never sent less than it requested without an error.
-4. What breaks the protocol closes the connection with :attr:`~protocol.CloseCode.PROTOCOL`.
-5. The answer to a READ, and the records that follow it, are sent under one lock: none follow an earlier READ.
+3. Positions are checked with the READ: a client never silently misses records.
+4. A protocol violation closes the connection with :attr:`~protocol.CloseCode.PROTOCOL`.
+5. The answer to a READ and its records are sent under one lock, so that none belong to an earlier READ.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _FRAGMENT_BYTES: Final = 64 << 10
 _FRAGMENTS_MAX: Final = 1024
 
 _UNSENT_BYTES: Final = 512 << 10
-"""Bytes that the system keeps unsent for a client; Linux would keep 4 MiB for one that accepts nothing."""
+"""Send buffer of a client's socket; Linux would buffer 4 MiB for one that accepts nothing."""
 
 _UNSENT_OPTION: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 
@@ -59,7 +58,7 @@ _log = logging.getLogger("cardinal.serve")
 
 
 class _ProtocolError(Exception):
-    """The client broke the protocol. An error of what is served may be a RemoteProtocolError as well."""
+    """The client broke the protocol; distinct from a RemoteProtocolError of the upstream."""
 
 
 class _SlowError(Exception):
@@ -76,12 +75,12 @@ class Plan:
 
 
 class Client:
-    """See the module.
+    """Client of a server.
 
     Arguments:
         connection: the websocket.
-        streams: what is served.
-        catch_up: sends what is older than the ring.
+        streams: the served streams.
+        catch_up: sends records older than the ring.
         totals: counts of all clients.
         settings: the server's.
 
@@ -109,7 +108,7 @@ class Client:
         self._upstream: Upstream | None = None
         self._positions: dict[Partition, int] = {}
         self._sent_ms: dict[Partition, int] = {}
-        self._error: CardinalError | None = None  # why its reading has ended
+        self._error: CardinalError | None = None  # the error that ended its reading
         self._sending = asyncio.Lock()
         self._woken = asyncio.Event()
         self._heard = self._progress = time.monotonic()
@@ -162,7 +161,7 @@ class Client:
         return self._connection.transport.get_write_buffer_size()
 
     def lag(self, now_ms: float) -> tuple[int, float]:
-        """Records to be sent yet, and seconds since the newest one that was sent of these partitions."""
+        """Number of records to send, and seconds since the newest sent one of these partitions."""
         if self._upstream is None:
             return 0, 0.0
         ring = self._upstream.ring
@@ -173,11 +172,11 @@ class Client:
     # --- for the upstream ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Wake the sending task."""
         self._woken.set()
 
     def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
-        """End a reading of topics whose offsets mean nothing any more."""
+        """End the reading: the offsets of its topics are no longer valid."""
         topics = {topic for topic, _ in self._positions}
         missing = {
             tp: (max(at, self._positions.get(tp, at)), limit) for tp, (at, limit) in lost.items() if tp[0] in topics
@@ -227,7 +226,7 @@ class Client:
                 return None
 
     def _enter(self, topics: Sequence[str]) -> Upstream:
-        """The upstream of these topics, which is this client's from now on."""
+        """Attach the client to the upstream of these topics."""
         upstream = self._streams.find(frozenset(topics))
         if upstream is not self._upstream:
             self._leave()
@@ -272,11 +271,11 @@ class Client:
 
     @property
     def reads(self) -> bool:
-        """Whether it wants records, and there is no reason to end that."""
+        """True while it reads, without an error."""
         return bool(self.plan.wanted) and self._error is None
 
     def wanted(self) -> dict[Partition, int]:
-        """The positions of the wanted partitions."""
+        """The positions of the partitions of the READ."""
         return {tp: self._positions[tp] for tp in self.plan.wanted}
 
     async def _send_records(self) -> None:
@@ -297,7 +296,7 @@ class Client:
                 plan.index = found[1]
 
     async def send(self, plan: Plan, chunks: Sequence[protocol.Chunk]) -> bool:
-        """Send the next chunks of a plan; False where it is the client's plan no more."""
+        """Send the next chunks of a plan; False if the client has another plan."""
         async with self._sending:
             if plan is not self.plan:
                 return False
@@ -317,7 +316,7 @@ class Client:
             return True
 
     def _fragments(self, frame: bytes, limit: asyncio.Timeout) -> Iterator[memoryview]:
-        """Fragments of a message, so that pings get between them; each one is a sign of life of the client."""
+        """Fragments of a message, so that pings are sent in between; each one is a sign of life of the client."""
         view = memoryview(frame)
         size = max(_FRAGMENT_BYTES, -(-len(view) // _FRAGMENTS_MAX))
         for at in range(0, len(view), size):
@@ -326,7 +325,7 @@ class Client:
             yield view[at : at + size]
 
     async def wait_for_credit(self) -> None:
-        """Wait for a change, for a moment. _SlowError: the client is older than the ring, and grants nothing."""
+        """Wait briefly for a change. _SlowError: the client is older than the ring, and grants no credit."""
         slow, upstream = self._settings.slow_timeout, self._upstream
         older = upstream is not None and not upstream.ring.holds(self.wanted())
         if older and time.monotonic() - self._progress > slow:
@@ -357,7 +356,7 @@ class Client:
 
 
 async def _check(upstream: Upstream, positions: Mapping[Partition, int]) -> None:
-    """Refuse positions that nothing can be sent from."""
+    """Refuse positions from which nothing can be sent."""
     unsure = {tp: position for tp, position in positions.items() if not upstream.ring.covers(tp, position)}
     if not unsure:
         return
@@ -378,7 +377,7 @@ def _rows_of(topics: Sequence[str], found: Mapping[Partition, Any]) -> tuple[tup
 
 
 def _failed(number: int, error: CardinalError) -> protocol.Failed:
-    """The answer for an error: it names topics and positions, nothing of what the server reads from."""
+    """The answer for an error: names topics and positions, nothing about the upstream."""
     match error:
         case TopicError(topic=topic):
             return protocol.Failed(number, protocol.Reason.TOPIC, topic)

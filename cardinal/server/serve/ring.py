@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cardinal.transports.websocket.protocol import Chunk
 
 CHUNKS_MAX: Final = 16_384
-"""At the head a stream comes in many small chunks, and each costs more memory than its bytes."""
+"""Overhead of a chunk in memory: at the head, chunks are small and many."""
 
 FRAME_BYTES: Final = 256 << 10
 """Bytes that close a message of records: it may hold one chunk more."""
@@ -31,7 +31,7 @@ class Ring:
 
     Attributes:
         size: bytes that it holds.
-        ends: the position after what is held, of every partition.
+        ends: the position after the newest held record, of every partition.
 
     """
 
@@ -50,7 +50,7 @@ class Ring:
         return next((chunk.oldest_ms for chunk in self._chunks[self._evicted :] if chunk.count), 0)
 
     def restart(self, positions: Mapping[Partition, int]) -> None:
-        """Hold nothing, and continue from these positions of every partition."""
+        """Remove everything, and continue from these positions of every partition."""
         self._first += len(self._chunks) - self._evicted
         self._chunks, self._evicted, self.size = [], 0, 0
         self._low, self.ends = dict(positions), dict(positions)
@@ -72,19 +72,19 @@ class Ring:
             self._low[oldest.tp] = oldest.next
             self.size -= len(oldest.data)
             self._evicted += 1
-        # Evicted chunks are deleted together: to delete each alone would move all others each time.
+        # Evicted chunks are deleted together: deleting one alone would move all others.
         if self._evicted > min(_COMPACT, len(self._chunks) // 2):
             del self._chunks[: self._evicted]
             self._first += self._evicted
             self._evicted = 0
 
     def holds(self, positions: Mapping[Partition, int]) -> bool:
-        """Whether everything from these positions on is in memory."""
+        """True if everything from these positions on is in memory."""
         low = self._low
         return all(tp in low and low[tp] <= position for tp, position in positions.items())
 
     def covers(self, tp: Partition, position: int) -> bool:
-        """Whether a position is between the begin and the end of what is in memory."""
+        """True if a position is between the first and the last position in memory."""
         return tp in self._low and self._low[tp] <= position <= self.ends[tp]
 
     def after(self, index: int, positions: Mapping[Partition, int]) -> tuple[list[Chunk], int] | None:
@@ -93,8 +93,8 @@ class Ring:
         None where not everything from these positions on is in memory.
 
         Arguments:
-            index: where the search before ended; 0 searches all.
-            positions: of the wanted partitions.
+            index: the index of the search before; 0 searches all.
+            positions: of the partitions to send.
 
         """
         if not self.holds(positions):

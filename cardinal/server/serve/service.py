@@ -2,12 +2,12 @@
 
 Rules:
 
-1. The stream is read once, into a ring of recent records that all clients share; :mod:`.client` describes one that is
-   older, or slow.
-2. A client sends a token where the server has any: ``Authorization: Bearer``, compared in constant time. The token
-   file is read at every handshake. No token is ever logged. Browsers are refused: any page could read along otherwise.
-3. Memory is bounded: the ring, a few sources for older positions, two messages for each client, a number of clients.
-4. What is served may go away and return; clients keep their connections.
+1. The stream is read once, into a ring of recent records that all clients share; for older and slow clients see
+   :mod:`.client`.
+2. With tokens, a client sends one in ``Authorization: Bearer``, compared in constant time. The token file is read at
+   every handshake. No token is ever logged. Browsers are refused: any page could connect otherwise.
+3. Memory is bounded: the ring, the slots of catch-up reads, two messages per client, the number of clients.
+4. Clients keep their connections during an outage of the stream.
 
 The protocol is :mod:`cardinal.transports.websocket.protocol`.
 """
@@ -62,11 +62,11 @@ _log = logging.getLogger("cardinal.serve")
 
 
 class ServeService:
-    """See the module.
+    """Service of one stream.
 
     Arguments:
         url: the stream.
-        settings: how to serve it.
+        settings: settings of the server.
 
     Raises:
         ConfigurationError: certificate or key cannot be used.
@@ -97,13 +97,13 @@ class ServeService:
         return streams.main.waits_for if streams is not None else self._waits_for
 
     def wait_for(self, error: CardinalError) -> None:
-        """The stream cannot be started for this reason: report it as long as that lasts, and log it once."""
+        """Report the reason why the stream cannot be opened yet, and log it once."""
         if self._waits_for != str(error):
             self._waits_for = str(error)
             _log.warning("waiting for the stream: %s", error)
 
     def status(self) -> ServeStatus:
-        """Its numbers now. Called on the event loop."""
+        """Current numbers. Called on the event loop."""
         main = self._streams.main if self._streams is not None else None
         totals, clients, now_ms = self._totals, tuple(self._clients), time.time() * 1000
         lags = [client.lag(now_ms) for client in clients]
@@ -134,7 +134,7 @@ class ServeService:
         )
 
     async def start(self, app: Topics) -> None:
-        """Open the stream, then listen. Topics that do not exist yet, or a server that is away, are waited for.
+        """Open the stream, then listen. Waits for topics that do not exist yet, or for a server that is away.
 
         Arguments:
             app: the application whose topics the stream has.
@@ -160,7 +160,7 @@ class ServeService:
             raise
 
     async def run(self) -> NoReturn:
-        """Serve until cancelled, or until the stream is gone for good. CardinalError: why."""
+        """Serve until cancelled. CardinalError: the stream ended for good."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if self._streams is None:
@@ -235,7 +235,7 @@ class ServeService:
         return self._settings.tokens if file is None else read_tokens(file)
 
     async def _serve(self, connection: ServerConnection) -> None:
-        if self._streams is None or len(self._clients) >= self._settings.clients_max:  # many came at the same time
+        if self._streams is None or len(self._clients) >= self._settings.clients_max:  # concurrent handshakes
             await connection.close(CloseCode.UNAVAILABLE, "no capacity for another client")
             return
         client = Client(connection, self._streams, self._catch_up.run, self._totals, self._settings)
@@ -276,7 +276,7 @@ def _tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
 
 
 def _authenticated(headers: Sequence[str], tokens: Sequence[str]) -> bool:
-    """Whether the one Authorization header holds one of the tokens, in a time that tells nothing about them."""
+    """True if the one Authorization header holds one of the tokens; in constant time."""
     if len(headers) != 1 or not headers[0].startswith(_BEARER):
         return False
     sent = headers[0].removeprefix(_BEARER).encode("utf-8", "surrogateescape")

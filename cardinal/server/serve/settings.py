@@ -17,15 +17,15 @@ class ServeSettings:
 
     Attributes:
         host, port: address to listen on; port 0 picks a free one.
-        tokens: accepted tokens; none: everybody may read.
+        tokens: accepted tokens; none: no authentication.
         token_file: a file of accepted tokens, one a line, that replaces ``tokens``.
         certificate, key: PEM files for ``wss``; ``key`` may be in the certificate's file.
         compression: ``snappy`` or ``none``; records are compressed once for all clients.
-        buffer_bytes: recent records that are kept in memory for all.
-        clients_max: clients at once.
-        catch_up_max: sources at once for clients that are older than memory.
-        slow_timeout: seconds after which a client that is older than memory and accepts nothing is closed.
-        ping_interval: seconds between two pings; a client that is silent for three intervals is gone.
+        buffer_bytes: bytes of recent records in the ring.
+        clients_max: maximum number of clients.
+        catch_up_max: maximum number of catch-up reads.
+        slow_timeout: seconds after which a client that is older than the ring and accepts nothing is closed.
+        ping_interval: seconds between two pings; a client that is silent for three intervals is closed.
 
     """
 

@@ -1,6 +1,6 @@
 """Source on a daemon thread of its own, for the event loop.
 
-A process that ends does not wait for these threads: a broker that does not answer must not keep it alive.
+A broker that does not answer must not keep the process alive.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SourceThread:
     """A source that is opened, called and closed on its own thread, one call after the other.
 
     Arguments:
-        make: opens the source; called again where it failed.
+        make: opens the source; retried by the next call where it failed.
         name: of the thread.
 
     """
@@ -39,7 +39,7 @@ class SourceThread:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, call: Callable[[Source], _Result]) -> _Result:
-        """Call the source, and wait for what that returns. Raises what it does, or what opening it does."""
+        """Call the source, and wait for the result. Raises errors of the call or of opening the source."""
         if self._stopped:
             raise UnreachableError("the server stops", address="")
         future: Future[_Result] = Future()

@@ -1,4 +1,4 @@
-"""Status of a server: its numbers at one moment, and as metrics for Prometheus."""
+"""Status of a server: a snapshot, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PREFIX: Final = "cardinal_serve_"
 
 @dataclass(slots=True)
 class Totals:
-    """Counts since the beginning, of all clients.
+    """Counters since the start, of all clients.
 
     Attributes:
         bytes, records: sent.
@@ -33,7 +33,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class ServeStatus:
-    """Numbers of a server at one moment. Names and descriptions are those of the metrics."""
+    """Snapshot of a server. Names and descriptions are those of the metrics."""
 
     clients: Annotated[int, "Connected clients."]
     clients_without_credit: Annotated[int, "Clients that read and wait to grant more credit: they accept nothing now."]
@@ -61,10 +61,10 @@ class ServeStatus:
 
 
 class StatusCollector(Collector):
-    """A status as metrics, taken at every scrape.
+    """Collector of a status at every scrape.
 
     Arguments:
-        status: takes it; called on the thread of the scrape.
+        status: returns the status; called on the thread of the scrape.
 
     """
 
@@ -72,7 +72,7 @@ class StatusCollector(Collector):
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """Nothing: to register it must not take a status."""
+        """Nothing: registering the collector must not request a status."""
         return []
 
     def collect(self) -> Iterator[Metric]:

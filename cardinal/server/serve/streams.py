@@ -1,7 +1,7 @@
-"""Streams of a server: the topics of one application, and the reorg channels beside them. Nothing else is served.
+"""Streams of a server: the topics of one application, and its reorg channels. Nothing else is served.
 
-The application's topics are one upstream as long as the server runs. A reorg channel is one from when the first client
-opens it until the last one leaves.
+The application's topics are one upstream while the server runs. A reorg channel is one from the first client's READ
+until the last one leaves.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from .upstream import Reader
 
 CHANNELS_MAX: Final = 16
-"""Reorg channels that are read at once; as many as a consumer follows."""
+"""Maximum number of open reorg channels; as many as a consumer follows."""
 
 _CHANNEL_BYTES: Final = 16 << 20
 
 
 class Streams:
-    """See the module. Made and used on the event loop.
+    """Upstreams of a server. Created and used on the event loop.
 
     Arguments:
         url: the stream.
-        app: the application whose topics it has.
-        ring_bytes: recent records of the application's topics to keep.
-        compress: whether records are compressed.
+        app: the application of its topics.
+        ring_bytes: bytes of recent records of the application's topics to retain.
+        compress: compress records.
 
     """
 
@@ -53,7 +53,7 @@ class Streams:
         self.main = Upstream(self._topics, self._open, ring_bytes=ring_bytes, compress=compress)
 
     async def start(self) -> None:
-        """Wait until the application's topics are opened, or cannot be opened yet: then they are waited for.
+        """Wait for the first attempt to open the application's topics; the upstream retries if it fails.
 
         Raises:
             CardinalError: see :func:`cardinal.transports.open_source`.
@@ -86,7 +86,7 @@ class Streams:
         return self.main if topics <= self._topics else self._open_channel(next(iter(topics)))
 
     def leave(self, client: Reader, upstream: Upstream) -> None:
-        """A client reads an upstream no more. A channel without any is closed."""
+        """Detach a client from an upstream. A channel without clients is closed."""
         upstream.clients.discard(client)
         if upstream is self.main or upstream.clients:
             return

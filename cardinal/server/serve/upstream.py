@@ -3,11 +3,11 @@
 Rules:
 
 1. The reader fills the ring. Watermarks are queried alongside, on another thread: neither waits for the other.
-2. An upstream that goes away is waited for: its outage and its return are logged once each. What retention removes
-   before it was read is skipped in the ring; clients that need it fail by their own positions.
-3. Where the reader is beyond the end, or above other records than it has read (a recreated topic, a truncated log), the
-   ring restarts and every reading of these topics fails: earlier offsets mean nothing any more.
-4. A topic that is deleted, or a refusal, ends the upstream. Topics of a stream that do not exist yet are waited for.
+2. The reader retries during an outage, whose start and end are logged once. The ring skips records that expired before
+   they were read; clients that need them fail by their own positions.
+3. Where the reader is beyond the end, or after other records than it has read (a recreated topic, a truncated log), the
+   ring restarts and every reading of these topics fails: earlier offsets are no longer valid.
+4. A deleted topic, or a refusal, ends the upstream. It waits for topics of a stream that do not exist yet.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ _log = logging.getLogger("cardinal.serve")
 
 
 class Poller:
-    """Polls of a source as chunks, of about so many bytes: a source counts records alone.
+    """Poller of a source that bounds the bytes of a poll, where a source bounds only records.
 
-    The first poll is of one record, of any size; a poll asks for twice as many at most as the one before returned.
+    The first poll requests one record; every further one at most twice as many as the one before returned.
 
     Arguments:
-        size: bytes.
-        compress: whether chunks are compressed.
+        size: bytes of a poll, approximately.
+        compress: compress chunks.
 
     """
 
@@ -77,30 +77,30 @@ class Reader(Protocol):
     """A client that reads an upstream."""
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Notify the client of a change."""
         ...
 
     def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
-        """These partitions lost records: position and end of each."""
+        """Notify the client of partitions that lost records: position and end of each."""
         ...
 
 
 class Upstream:
-    """See the module. Made and used on the event loop, but for :attr:`waits_for`.
+    """Upstream of some topics. Created and used on the event loop, except :attr:`waits_for`.
 
     Arguments:
         topics: the topics that it reads.
         make: opens a source of some topics; called on other threads.
-        ring_bytes: bytes of recent records to keep.
-        from_start: begin with what is retained instead of at the end; topics that do not exist are an error.
-        compress: whether chunks are compressed.
+        ring_bytes: bytes of recent records to retain.
+        from_start: begin with the earliest record instead of at the end; topics that do not exist are an error.
+        compress: compress chunks.
 
     Attributes:
         ring: recent records.
-        clients: those that read it.
-        error: why it has ended; None while it has not.
-        records, errors: read, and failed, since the beginning.
-        resets: how often records were lost (rule 3).
+        clients: the attached clients.
+        error: the error that ended it; None while it runs.
+        records, errors: counts of read records and of failures since the start.
+        resets: number of resets (rule 3).
         head_ms: time of the newest Batch; 0 before the first.
 
     """
@@ -132,7 +132,7 @@ class Upstream:
         self._task = asyncio.create_task(self._run())
 
     async def open(self) -> Source:
-        """Begin at the first positions, where that was not done. Raises what opening the source does."""
+        """Set the first positions, unless they are set. Raises errors of opening the source."""
 
         def begin(source: Source) -> tuple[Source, dict[Partition, int]]:
             marks = source.watermarks()
@@ -169,9 +169,9 @@ class Upstream:
         """First and next offset of every partition, queried after this call. CardinalError: the source's."""
         if self._next_query is None:
             self._next_query = asyncio.create_task(self._query_watermarks())
-            self._next_query.add_done_callback(_seen)  # those who waited may have left
+            self._next_query.add_done_callback(_seen)  # the waiting clients may have left
         marks = await asyncio.shield(self._next_query)
-        # A client never learns an end below what it was sent.
+        # A client never receives an end below its position.
         return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in marks.items()}
 
     async def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
@@ -184,7 +184,7 @@ class Upstream:
     # --- inside --------------------------------------------------------------------------------------------------
 
     async def _query_watermarks(self) -> Marks:
-        """One query at a time, for all who wait when it begins."""
+        """Run one query at a time, for all clients that wait when it begins."""
         async with self._query_lock:
             self._next_query = None  # who comes from now on is answered by the next one
             source = await self.open()
@@ -217,7 +217,7 @@ class Upstream:
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read(self) -> None:
-        """Read until cancelled. CardinalError: what does not heal by itself."""
+        """Read until cancelled. CardinalError: a fault that retrying does not heal."""
         poller = Poller(POLL_BYTES, compress=self.compress)
         while True:
             try:
@@ -240,9 +240,9 @@ class Upstream:
                 self._wake()
 
     async def _look(self) -> None:
-        """Look for new partitions from time to time, and whether the stream is there.
+        """Query new partitions periodically, which also detects an outage.
 
-        A source whose server is away just delivers nothing; a query fails, or is not answered.
+        A source whose server is away only delivers nothing; a query fails or times out.
         """
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
@@ -260,7 +260,7 @@ class Upstream:
             except TransportError as error:
                 self._down(error)
             except CursorExpiredError:
-                pass  # the reader meets it as well
+                pass  # the reader raises it as well
 
     def _up(self) -> None:
         self._answered, self._trouble = time.monotonic(), None
@@ -312,11 +312,11 @@ def _extend(added: dict[Partition, int]) -> Callable[[Source], None]:
 def _lost(
     positions: Mapping[Partition, int], marks: Marks, error: CursorExpiredError
 ) -> Mapping[Partition, tuple[int, int]]:
-    """Position of the reader and end of each partition that lost more than what retention removes."""
+    """Position of the reader and end of each partition that lost records other than by retention."""
     at_fault = {tp: at for tp, (at, _) in error.missing.items() if tp not in marks or at >= marks[tp][0]}
     if error.missing and not at_fault:
         return {}
-    # A topic that was recreated is so in all of its partitions, and the error names one.
+    # A topic is recreated with all of its partitions, and the error names one.
     beyond = {tp: at for tp, at in positions.items() if tp in marks and at > marks[tp][1]}
     found = {tp: (at, min(at, marks[tp][1] if tp in marks else 0)) for tp, at in (at_fault | beyond).items()}
     return found or {tp: (at, at) for tp, at in positions.items()}
