@@ -1,7 +1,7 @@
 """Cardinal: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
 
-This module only re-exports: the SDK, its values, every report that ``on_event`` receives, and every error. What it
-names is imported when it is first used.
+This module only re-exports the SDK, its values, every report that ``on_event`` receives, and every error. Names are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _HOMES = {
     "open_sink": "cardinal.transports",
     "open_source": "cardinal.transports",
 }
-"""Of names that are neither errors nor reports."""
+"""Modules of the names that are neither errors nor reports."""
 
 __all__ = [
     "AnyPayload",

@@ -24,7 +24,7 @@ def new_future() -> Future[None]:
 
 
 def settle(future: Future[None], error: BaseException | None) -> None:
-    """End a future: with this error, or well where there is none."""
+    """End a future with this error, or successfully where it is None."""
     if error is None:
         future.set_result(None)
     else:
@@ -39,7 +39,7 @@ def run_in_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised where the future's result is taken
+        except BaseException as error:  # noqa: BLE001 - raised by the future's result
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -2,12 +2,12 @@
 
 Rules:
 
-1. A message is one sentence that says what is wrong and, where there is something to do, what to do.
+1. A message is one sentence with the fault and, if there is one, the remedy.
 2. The offending values are attributes, so that a caller never parses the text.
-3. ``retriable`` says whether the same call may succeed later without anybody changing anything.
-4. ``LocalProtocolError`` means that the caller broke the protocol's rules, ``RemoteProtocolError`` that bytes
-   from somewhere else did. Any other exception that leaves a protocol package is a bug.
-5. No message carries a credential: the code that builds one passes addresses without their user part.
+3. ``retriable`` is true if the same call may succeed later without any change.
+4. ``LocalProtocolError``: the caller broke the protocol's rules. ``RemoteProtocolError``: received bytes did. Any other
+   exception that leaves a protocol package is a bug.
+5. No message contains a credential.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TopicSettingError(ConfigurationError):
 
 
 class MissingExtraError(ConfigurationError):
-    """An optional dependency is not installed. ``extra`` names the extra that brings it."""
+    """An optional dependency is not installed. ``extra`` names its extra."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs the extra '{extra}': pip install 'cardinal-streams[{extra}]'")
@@ -51,8 +51,8 @@ class MissingExtraError(ConfigurationError):
 class CoverageChangedError(ConfigurationError):
     """A recent block is on the topics with other entries than this producer would publish for it.
 
-    ``number`` and ``hash`` name the block; ``missing`` are entries that are on the topics and not ours, ``added`` those
-    that would be ours alone.
+    ``number`` and ``hash`` name the block; ``missing`` are entries on the topics that this producer lacks, ``added``
+    entries of this producer that the topics lack.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SplitError(LocalProtocolError):
 
 
 class EncodeError(LocalProtocolError):
-    """A message whose fields have no place on the wire. ``field`` names the field, ``value`` what it held."""
+    """A message that cannot be encoded. ``field`` names the offending field, ``value`` its value."""
 
     def __init__(self, message: str, *, field: str, value: object) -> None:
         super().__init__(message)
@@ -90,11 +90,11 @@ class EncodeError(LocalProtocolError):
 
 
 class RemoteProtocolError(CardinalError):
-    """Bytes that we received break the protocol."""
+    """Received bytes break the protocol."""
 
 
 class DecodeError(RemoteProtocolError):
-    """A key or value that is no message. ``key`` is the record's key, ``reason`` why it was refused."""
+    """A key or value that is no message. ``key`` is the record's key, ``reason`` the reason of the refusal."""
 
     def __init__(self, reason: str, *, key: bytes = b"") -> None:
         super().__init__(f"not a Cardinal Streams message: {reason}")
@@ -144,7 +144,7 @@ class ForeignMarkerError(RemoteProtocolError):
 
 
 class CursorError(CardinalError):
-    """A cursor that cannot be used here."""
+    """A cursor that cannot be used with this stream."""
 
 
 class CursorInvalidError(CursorError):
@@ -152,7 +152,7 @@ class CursorInvalidError(CursorError):
 
 
 class CursorMismatchError(CursorError):
-    """A cursor of another lineage: another chain, start or option. ``expected`` and ``found`` say which."""
+    """A cursor of another lineage: another chain, start or option. ``expected`` and ``found`` are the lineages."""
 
     def __init__(self, message: str, *, expected: object, found: object) -> None:
         super().__init__(message)
@@ -169,7 +169,7 @@ class CursorExpiredError(CursorError):
 
 
 class ForkBelowStartError(RemoteProtocolError):
-    """A heavier chain leaves below the first block that this stream delivered: restart from further back."""
+    """A heavier chain forks off below the first delivered block: restart from further back."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -178,7 +178,7 @@ class ForkBelowStartError(RemoteProtocolError):
 
 
 class FinalityViolatedError(RemoteProtocolError):
-    """A heavier chain would remove a block that was announced as final. ``finalized`` is its number."""
+    """A heavier chain would remove a finalized block. ``finalized`` is its number."""
 
     def __init__(self, message: str, *, finalized: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -187,7 +187,7 @@ class FinalityViolatedError(RemoteProtocolError):
 
 
 class MissingPayloadError(CardinalError):
-    """An operation needs the content of a block whose messages can no longer be had."""
+    """An operation needs the content of a block whose messages have expired."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -203,7 +203,7 @@ class TransportError(CardinalError):
 
 
 class UnreachableError(TransportError):
-    """Nothing answers at ``address``."""
+    """No server answers at ``address``."""
 
     retriable = True
 
@@ -225,7 +225,7 @@ class TopicError(TransportError):
 
 
 class DeliveryError(TransportError):
-    """Messages of a block were not acknowledged. Sending the block again is harmless."""
+    """Messages of a block were not acknowledged. The block may be resent."""
 
     retriable = True
 
@@ -249,7 +249,7 @@ class FencedError(TransportError):
 
 
 class ClientStoppedError(TransportError):
-    """A client stopped for good; what it had not acknowledged failed. A new producer sends it again."""
+    """A client stopped for good; its unacknowledged messages failed. A new producer may resend them."""
 
     retriable = True
 
@@ -283,11 +283,11 @@ class ApplicationError(CardinalError):
 
 
 class FeedError(CardinalError):
-    """A node did not deliver what the feed needs."""
+    """A node did not deliver the data that the feed needs."""
 
 
 class NodeUnreachableError(FeedError):
-    """The node does not answer, or not now. ``address`` is its URL without credentials."""
+    """The node does not answer, or is overloaded. ``address`` is its URL without credentials."""
 
     retriable = True
 
@@ -309,7 +309,7 @@ class WrongChainError(FeedError):
 
 
 class ReorgTooDeepError(WrongChainError):
-    """The node's chain has none of the remembered blocks. ``number`` and ``hash``: the oldest of those."""
+    """The node's chain has none of the published blocks. ``number`` and ``hash``: the oldest of those."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -318,7 +318,7 @@ class ReorgTooDeepError(WrongChainError):
 
 
 class IntegrityError(FeedError):
-    """A block contradicts itself (hash, root, order); it is not published. ``check`` names what failed."""
+    """A block contradicts itself (hash, root, order); it is not published. ``check`` names the failed check."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes, check: str) -> None:
         super().__init__(message)
@@ -339,7 +339,7 @@ class JavaNotFoundError(EmbeddedBrokerError):
 
 
 class JarError(EmbeddedBrokerError):
-    """A jar could not be fetched or is not the one that the lock names. ``jar`` names it."""
+    """A jar could not be fetched, or differs from the lock file. ``jar`` names it."""
 
     def __init__(self, message: str, *, jar: str) -> None:
         super().__init__(message)
@@ -366,13 +366,13 @@ class DataInUseError(EmbeddedBrokerError):
 
 
 class StoreError(CardinalError):
-    """The store of an ingest node cannot be read or written: its disk is full, or was changed by somebody else."""
+    """The store of an ingest node cannot be read or written: the disk is full, or another process changed it."""
 
     retriable = True
 
 
 class VerifierError(CardinalError):
-    """A worker process of an ingest node ended: nothing is known of the block that it verified."""
+    """A worker process of an ingest node ended; the block that it verified has no verdict."""
 
     retriable = True
 

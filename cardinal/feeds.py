@@ -1,4 +1,4 @@
-"""Feeds of blocks: their protocol, its optional abilities, and how a URL's scheme finds one.
+"""Feeds of blocks: their protocol, its optional abilities, and their lookup by URL scheme.
 
 A feed is an entry point of the group ``cardinal.connectors``, named after its URL scheme::
 
@@ -30,7 +30,7 @@ _GROUP: Final = "cardinal.connectors"
 
 @runtime_checkable
 class BlockFeed(Protocol):
-    """Blocks of one chain, in an order in which they can be published.
+    """Feed of one chain's blocks, in an order in which they can be published.
 
     Laws: a payload is yielded only after its checks passed; its parent was yielded before it, is in ``published``, or
     is the first payload's parent (a reorg of the first block yields its sibling), or it is the first; after a reorg the
@@ -65,7 +65,7 @@ class BlockFeed(Protocol):
 
 @runtime_checkable
 class ByHash(Protocol):
-    """A feed that fetches blocks by hash, also such that are not on the node's chain any more."""
+    """A feed that fetches blocks by hash, also orphaned ones."""
 
     async def block(self, block_hash: bytes) -> Payload | None:
         """The block, checked like all others; None where the node does not have it."""
@@ -123,7 +123,7 @@ class FeedReport:
 
     Attributes:
         nodes: all of them, the followed one first.
-        waits_for: why no block can come, in a sentence; empty while the followed node answers.
+        waits_for: the reason why no block can come, a sentence; empty while the followed node answers.
 
     """
 
@@ -138,7 +138,7 @@ class FeedReport:
 
 @runtime_checkable
 class HasHead(Protocol):
-    """A feed of nodes, whose chain has a head: a stream may begin there."""
+    """A feed of nodes: a stream may begin at the head."""
 
     async def head(self) -> int:
         """The number of the highest block that the feed yields now, as lag and finality allow."""

@@ -1,7 +1,7 @@
 """Metrics endpoint of a running command: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz``.
 
-``/healthz`` answers 200 as long as the process lives; ``/readyz`` answers 200 while the process does its work, and
-otherwise 503 with a sentence that names what it waits for.
+``/healthz`` answers 200 while the process lives; ``/readyz`` answers 200 while the process does its work, and otherwise
+503 with the reason.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Endpoint:
     """HTTP server on a thread of its own; a context manager.
 
     Arguments:
-        address: ``host:port``; port 0 takes a free one.
+        address: ``host:port``; port 0 uses a free one.
         registry: the metrics of ``/metrics``.
-        waits_for: returns what the work waits for, in a sentence; empty while it is done.
+        waits_for: returns a sentence with the reason for waiting; empty while the work is done.
 
     Raises:
         ConfigurationError: the address is not ``host:port``, or is in use.
@@ -108,7 +108,7 @@ class Endpoint:
         if path == "/metrics":
             try:
                 return self._metrics(request, start)  # type: ignore[no-any-return] # prometheus-client is untyped here
-            except Exception:  # noqa: BLE001 - a collector may be anybody's, and the other requests are answered
+            except Exception:  # noqa: BLE001 - a collector of a user may raise anything; other requests are answered
                 _LOG.exception("the metrics cannot be collected")
                 start("500 Internal Server Error", [("Content-Type", "text/plain; charset=utf-8")])
                 return [b"the metrics cannot be collected: see the log\n"]
@@ -116,18 +116,18 @@ class Endpoint:
         known = path in ("/healthz", "/readyz")
         status = "404 Not Found" if not known else "503 Service Unavailable" if waits_for else "200 OK"
         start(status, [("Content-Type", "text/plain; charset=utf-8")])
-        said = waits_for or ("ok" if known else "there are /metrics, /healthz and /readyz")
-        return [f"{said}\n".encode()]
+        text = waits_for or ("ok" if known else "there are /metrics, /healthz and /readyz")
+        return [f"{text}\n".encode()]
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A thread for each client: one that sends nothing delays no other."""
+    """Server with a thread for each client: an idle one delays no other."""
 
     daemon_threads = True
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - the library's types
-        """Log a connection that broke or was silent; it concerns nobody but the client."""
+        """Log a broken or silent connection at debug level."""
         del request
         level = logging.DEBUG if isinstance(sys.exception(), OSError) else logging.ERROR
         _LOG.log(level, "a request from %s failed", client_address, exc_info=True)

@@ -1,11 +1,7 @@
-"""What a person sees while a producer has far to go: a bar with numbers, blocks a second and the time that is left.
+"""Progress bar of a producer's backfill: block numbers, blocks a second and the remaining time.
 
-Rules:
-
-1. A bar is drawn on a terminal only. Standard error that goes to a file or a pipe gets none of it, whatever the
-   environment says of colours.
-2. It is there while there is far to go and gone at the head, where every block is news. What it last said stays.
-3. Lines that are written meanwhile stand above it, whole (write them to ``sys.stderr`` as it is at that moment).
+It is drawn on a terminal only, whatever the environment variables for colours, and only while many blocks remain.
+Lines written to the current ``sys.stderr`` meanwhile appear above it.
 """
 
 from __future__ import annotations
@@ -21,22 +17,22 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 NEAR_BLOCKS: Final = 10
-"""Fewer blocks than this are a moment, and not worth a bar."""
+"""Fewer remaining blocks than this need no bar."""
 
 _SHOWN_TENTHS: Final = 10
 
 
 class BlockBar:
-    """Draws when it is told of far targets; a context manager.
+    """Progress bar; a context manager.
 
     Attributes:
-        last: the number that it showed last; None before.
+        last: the last displayed number; None before.
 
     """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
-        # The console's own word is not enough: the environment may tell it that anything is a terminal.
+        # The console alone is not enough: environment variables can make it treat anything as a terminal.
         self._draws = sys.stderr.isatty() and self._console.is_terminal and not self._console.is_dumb_terminal
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -45,15 +41,15 @@ class BlockBar:
 
     @property
     def drawn(self) -> bool:
-        """Whether there is a bar now."""
+        """True while the bar is drawn."""
         return self._bar is not None
 
     def report(self, number: int | None, target: int | None) -> None:
-        """Draw how far it is.
+        """Draw the progress.
 
         Arguments:
-            number: the newest block that was handed over; None before the first.
-            target: the block that is gone to; None while it is not known.
+            number: the newest submitted block; None before the first.
+            target: the last block to fetch; None while it is unknown.
 
         """
         if not self._draws or number is None or target is None:
@@ -91,7 +87,7 @@ class BlockBar:
 
 
 class _Rate(ProgressColumn):
-    """Blocks a second, over the last half minute."""
+    """Column with blocks a second, over the last half minute."""
 
     def render(self, task: Task) -> Text:
         """The column's text."""

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import AnyPayload
 
 _TIMESTAMP: Final = 11
-"""Its place in an Ethereum header."""
+"""Its index in an Ethereum header."""
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFacts:
-    """What is printed of a block's content.
+    """Printed facts of a block's content.
 
     Attributes:
-        time: of the block, in unix seconds; None where it is not known.
+        time: of the block, in unix seconds; None where it is unknown.
         transactions: their number; None where the application has none.
-        messages: keys that the block writes or deletes; None where its content is lost.
+        messages: keys that the block writes or deletes; None where its content is missing.
 
     """
 
@@ -58,12 +58,12 @@ def _header_time(header: bytes | None) -> int | None:
 
 
 def short(block_hash: bytes) -> str:
-    """A hash's beginning."""
+    """Short form of a hash."""
     return f"0x{block_hash.hex()[:10]}…"
 
 
 def clock(seconds: int | None) -> str:
-    """A time in UTC; ``-`` where there is none that a calendar has."""
+    """A time in UTC; ``-`` for none, or for one that no calendar has."""
     try:
         return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
     except (ValueError, OverflowError, OSError):

@@ -61,7 +61,7 @@ def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
                 kafka = EmbeddedKafka(folder, port=port or _first_port(folder), progress=bar.report)
                 begun = time.monotonic()
                 kafka.start()
-        except DataInUseError:  # another `up` came first by a moment: then its broker is ours too
+        except DataInUseError:  # a concurrent `up` was first: use its broker
             running = _wait_for_address(folder)
         else:
             seconds = time.monotonic() - begun - bar.seconds
@@ -96,7 +96,7 @@ def down(data: Path | None) -> None:
 @_data
 @_json
 def status(data: Path | None, *, as_json: bool) -> None:
-    """Print where the broker runs; exit status 1 if it does not.
+    """Print the broker's address; exit status 1 if it does not run.
 
     \b
     Example:
@@ -120,7 +120,7 @@ def _folder(data: Path | None) -> Path:
 
 
 def _first_port(folder: Path) -> int | None:
-    """Kafka's usual port for a new data folder, where it is free; None leaves the choice to the broker."""
+    """Kafka's usual port for a new data folder, if it is free; None: the broker chooses."""
     from cardinal.embedded import state  # noqa: PLC0415 - `--help` stays quick
 
     usual = 9092
@@ -128,7 +128,7 @@ def _first_port(folder: Path) -> int | None:
 
 
 def _wait_for_address(folder: Path) -> RunningBroker | None:
-    """The broker that runs on the folder; one that another command is just starting is waited for."""
+    """The running broker of the folder; waits for one that another command is starting."""
     from cardinal.embedded.pidfile import find_broker  # noqa: PLC0415 - `--help` stays quick
 
     deadline = time.monotonic() + _WAIT_SECONDS

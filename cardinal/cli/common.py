@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cardinal.transports import TransportUrl
 
 _STREAM_SECONDS: Final = 10.0
-"""The time that a stream may take to appear: a producer may be starting at this moment."""
+"""Seconds to wait for a stream to appear: its producer may be starting."""
 
 
 config_option = click.option(
@@ -44,7 +44,7 @@ metrics_option = click.option(
 
 
 def stream(text: str, config: Path | None) -> TransportUrl:
-    """The URL of a stream, from a URL or a name of the settings file; files of its secrets are tried.
+    """The URL of a stream, from a URL or a name of the settings file; checks the files of its secrets.
 
     Raises:
         ConfigurationError: the URL or name cannot be used, or the file of a secret cannot be read.

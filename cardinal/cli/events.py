@@ -33,7 +33,7 @@ _log = logging.getLogger("cardinal.tail")
 
 
 def log_event(event: Event | HealingFailed) -> None:
-    """Log a report at the level that its consequences have."""
+    """Log a report at the level of its severity."""
     level, sentence = _sentence(event)
     _log.log(level, sentence)
 

@@ -1,4 +1,4 @@
-"""What a person sees while Kafka's jars are fetched: a bar with sizes, or plain lines where there is no terminal."""
+"""Progress of fetching Kafka's jars: a bar with sizes, or plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINES = 4
 
 
 class JarBar:
-    """Shows nothing until the first jar is reported: most runs fetch none. A context manager."""
+    """Progress bar that appears with the first reported jar; a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Write to ``console``; to standard error where None, since standard output may belong to a program."""
@@ -33,17 +33,17 @@ class JarBar:
 
     @property
     def seconds(self) -> float:
-        """How long the fetching took; 0 where nothing was fetched."""
+        """Duration of the fetching; 0 where nothing was fetched."""
         return 0.0 if self._begun is None else self._ended - self._begun
 
     def report(self, jar: Jar, received: int) -> None:
-        """Take note of how many bytes of one jar are there. Every jar of the run is reported with 0 first."""
+        """Report the number of fetched bytes of a jar. Every jar of the run is reported with 0 first."""
         self._ended = time.monotonic()
         if self._begun is None:
             self._begun = self._ended
         self._sizes[jar.name] = jar.size
         self._received[jar.name] = min(received, jar.size)
-        # The first pieces come only after every jar was named, so that the whole size is known when drawing begins.
+        # The first pieces arrive after every jar was reported with 0, so that the total size is known.
         if received and self._console.is_terminal:
             self._draw()
         elif received:

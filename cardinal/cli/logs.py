@@ -19,7 +19,7 @@ _OURS: Final = ("cardinal", "cardinal_connectors", "cardinal_spark")
 
 
 class _Stderr(logging.Handler):
-    """Writes to standard error as it is at that moment: a progress bar replaces it while it is drawn."""
+    """Stream that writes to the current standard error, which a progress bar replaces while it is drawn."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -79,7 +79,7 @@ def set_up(level: str, form: Literal["text", "json"]) -> None:
 
 
 def report_error(sentence: str) -> None:
-    """The sentence that ends a command: ``error: …`` on standard error, or a JSON line where the log is JSON."""
+    """Print the final error of a command: ``error: …`` on standard error, or a JSON line where the log is JSON."""
     ours = [one for one in logging.getLogger().handlers if isinstance(one, _Stderr)]
     if ours and isinstance(ours[0].formatter, _Json):
         logging.getLogger("cardinal.cli").error(sentence)

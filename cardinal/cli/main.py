@@ -10,11 +10,11 @@ from typing import Final, Literal
 import click
 
 from cardinal.cli.logs import LEVELS, report_error, set_up
-from cardinal.cli.stopping import fail_when_told
+from cardinal.cli.stopping import fail_on_sigterm
 from cardinal.errors import CardinalError
 
 _SUMMARY_LENGTH: Final = 200
-"""More than any first sentence has: `cardinal --help` prints it whole."""
+"""More than any first sentence has, so that `cardinal --help` does not truncate it."""
 
 _COMMANDS = {
     "broker": "cardinal.cli.broker:broker",
@@ -34,7 +34,7 @@ _COMMANDS = {
 
 
 class _Commands(click.Group):
-    """Imports a command's file only when it is used, so that `--help` needs no extra."""
+    """Command group that imports a command's file only when it is used, so that `--help` needs no extra."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -53,7 +53,7 @@ class _Commands(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands, each with its whole first sentence."""
+        """List the commands, each with its complete first sentence."""
         named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl([(name, one.get_short_help_str(_SUMMARY_LENGTH)) for name, one in named if one])
@@ -79,7 +79,7 @@ def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
     """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
 
     Results go to standard output, the log goes to standard error. Exit status: 0 clean, 1 error, 2 usage error, 130 or
-    143 interrupted before the work was done. The options above stand before the command.
+    143 interrupted before the work was done. The options above precede the command.
 
     \b
     Example:
@@ -94,7 +94,7 @@ def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
 
 def main() -> None:
     """Entry point of the `cardinal` script: one sentence for every CardinalError (status 1) and wrong option (2)."""
-    fail_when_told()
+    fail_on_sigterm()
     try:
         cardinal(prog_name="cardinal", standalone_mode=False)
     except click.exceptions.Exit as exit_:
@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """What click found wrong, in one line, and where to read how it is right."""
+    """Click's usage error in one line, with the command for help."""
     wrong = " ".join(error.format_message().split()).rstrip(".")
     if not isinstance(error, click.UsageError):
         return wrong

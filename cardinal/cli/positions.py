@@ -1,7 +1,7 @@
 """Positions on the command line: the options --start and --stop, and the values of their texts.
 
-Every command takes the same words: ``earliest``, ``latest``, a block's number, a time, and what only some commands can
-resolve: a cursor of a stream, or a block's hash of a node.
+Every command accepts ``earliest``, ``latest``, a block's number and a time; commands on streams also a cursor, commands
+on nodes a block's hash.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def position(text: str, kinds: tuple[str, ...] = STREAM) -> str | int | datetime
 
     Arguments:
         text: as written; a time without a zone is in UTC.
-        kinds: the kinds that the command takes, :data:`STREAM` or :data:`NODE`.
+        kinds: the kinds that the command accepts, :data:`STREAM` or :data:`NODE`.
 
     Returns:
         A word (``earliest``, ``latest``), a cursor's text or a block hash as ``0x`` text; a number; or a time.

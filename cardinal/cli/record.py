@@ -11,7 +11,7 @@ import click
 
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.positions import start_option
-from cardinal.cli.stopping import call_when_told, exit_when_told
+from cardinal.cli.stopping import call_on_signals, exit_on_signals
 from cardinal.consuming.options import find_streams
 from cardinal.copying.recording import Recorder
 
@@ -62,8 +62,7 @@ def record(
 ) -> None:
     """Record a stream in a folder, with positions, times and headers.
 
-    All topics of the application are recorded. Started again, it continues where it ended. Stops cleanly on SIGINT and
-    SIGTERM.
+    All topics of the application are recorded. A restart resumes where it ended. Stops cleanly on SIGINT and SIGTERM.
 
     \b
     Example:
@@ -73,11 +72,11 @@ def record(
     target = stream(to_url, config)
     if target.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--to")
-    exit_when_told()  # nothing is recorded yet
+    exit_on_signals()  # nothing is recorded yet
     app = application(source, app_name, chain_id, topic)
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)
-    call_when_told(stopped.set)
+    call_on_signals(stopped.set)
     began = time.monotonic()
     try:
         others = [other.chain for other in find_streams(target, app_name).values() if other.chain != app.chain]

@@ -53,9 +53,9 @@ def repair(
     chain_id: int | None,
     config: Path | None,
 ) -> None:
-    """Send the blocks of a range that the node has and the stream does not hold complete.
+    """Send the blocks of a range that the node has and that are missing or incomplete on the stream.
 
-    `cardinal produce` does this by itself near the end of a stream. Run it with --dry-run first.
+    `cardinal produce` does this near the end of a stream. Run it with --dry-run first.
 
     \b
     Example:

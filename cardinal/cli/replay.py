@@ -115,7 +115,7 @@ def replay(
 
 
 def _writes_to(target: TransportUrl, folder: Path) -> bool:
-    """Whether a sink, or a member of one, is this folder, by whichever name."""
+    """True if a sink, or a member of one, is this folder, under any name."""
     if target.scheme == "file":
         return folder_of(target).resolve() == folder.resolve()
     return any(_writes_to(member, folder) for _, member in target.members)
@@ -148,10 +148,10 @@ def _report(before: Played, player: Player, seconds: float) -> Played:
 
 
 def _print(source: Source) -> None:
-    marks, damage = readable_watermarks(source)
-    source.assign({where: low for where, (low, _) in marks.items()})
+    watermarks, damage = readable_watermarks(source)
+    source.assign({tp: low for tp, (low, _) in watermarks.items()})
     with output() as write:
-        while any(at < marks[where][1] for where, at in source.positions().items()):
+        while any(at < watermarks[tp][1] for tp, at in source.positions().items()):
             for record in source.poll(_POLL_RECORDS, 0.0):
                 write(_line(record))
         if damage is not None:
@@ -168,7 +168,7 @@ def _line(record: Record) -> str:
 
 
 def _moment(timestamp_ms: int) -> str:
-    """A time for people; of one that no calendar has, its number."""
+    """A readable time; the number of one that no calendar has."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError):

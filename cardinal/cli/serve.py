@@ -118,9 +118,8 @@ def serve(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Send a stream to many clients over websockets; it is read once.
 
-    A stream that does not exist yet, or whose server is away, is waited for. Clients open it as ws://HOST:PORT, or
-    wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients wait for its return and resume where
-    they were.
+    Waits for a stream that does not exist yet, or whose server is away. Clients open it as ws://HOST:PORT, or
+    wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients wait for its return and resume.
 
     \b
     Example:
@@ -169,10 +168,10 @@ async def _serve(
 async def _find_application(
     service: ServeService, url: TransportUrl, chain_id: int | None, topic: str | None
 ) -> Application:
-    """The application of the stream, which is waited for; raises as :func:`cardinal.cli.common.application`."""
+    """The application of the stream; waits for the stream. Raises as :func:`cardinal.cli.common.application`."""
     while True:
         try:
-            # On a thread that nobody waits for if the command is stopped before the stream has answered.
+            # On a daemon thread, so that the command can stop before the stream answers.
             return await asyncio.wrap_future(
                 run_in_thread(lambda: application(url, "evm", chain_id, topic, wait=0.0), _THREAD)
             )

@@ -61,7 +61,7 @@ def status(
 ) -> None:
     """Show the streams on a server: head, producers, retention and gaps.
 
-    The newest blocks are read with their content. A gap among them is proven in some seconds. A producer is alive if
+    The newest blocks are read with their content. Proving a gap among them takes some seconds. A producer is alive if
     it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy.
 
     \b
@@ -86,22 +86,22 @@ def status(
 
 def _explain(source: TransportUrl, found: list[Application], block_hash: bytes, *, as_json: bool) -> None:
     explanations = [(app, explain_block(source, app, block_hash)) for app in found]
-    app, known = next(((app, one) for app, one in explanations if one.state != "unknown"), explanations[0])
+    app, block = next(((app, each) for app, each in explanations if each.state != "unknown"), explanations[0])
     if as_json:
-        click.echo(json.dumps({"chain": app.chain, **_explanation(known)}))
+        click.echo(json.dumps({"chain": app.chain, **_explanation(block)}))
         return
-    if known.state == "unknown":
+    if block.state == "unknown":
         raise ConfigurationError(
             f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in found)}: it was never "
             "published, or retention has expired it",
             setting="hash",
         )
-    click.echo(f"block {_number(known)} of {app.chain} is {known.state}{f': {known.reason}' if known.reason else ''}")
-    if known.missing_batch or known.missing_counts or known.missing_headers or known.missing_parts:
-        click.echo(f"  it {known.lacks}")
-    for prefix, count in known.missing_counts.items():
+    click.echo(f"block {_number(block)} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
+    if block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts:
+        click.echo(f"  it {block.lacks}")
+    for prefix, count in block.missing_counts.items():
         click.echo(f"  {count} messages below {prefix}")
-    for (name, partition), offset in sorted(known.positions.items()):
+    for (name, partition), offset in sorted(block.positions.items()):
         click.echo(f"  its messages begin at {name}:{partition}@{offset}")
 
 
@@ -145,19 +145,19 @@ def _ago(now: float, published: float | None) -> str:
     return "at an unknown time" if published is None else f"{age(now - published)} ago"
 
 
-def _number(known: Explanation) -> str:
-    return "?" if known.number is None else str(known.number)
+def _number(block: Explanation) -> str:
+    return "?" if block.number is None else str(block.number)
 
 
-def _explanation(known: Explanation) -> dict[str, object]:
+def _explanation(block: Explanation) -> dict[str, object]:
     return {
-        "number": known.number,
-        "hash": f"0x{known.block.hex()}",
-        "state": known.state,
-        "reason": known.reason,
-        "missing_batch": known.missing_batch,
-        "missing_messages": dict(known.missing_counts),
-        "positions": {f"{name}:{partition}": offset for (name, partition), offset in known.positions.items()},
+        "number": block.number,
+        "hash": f"0x{block.block.hex()}",
+        "state": block.state,
+        "reason": block.reason,
+        "missing_batch": block.missing_batch,
+        "missing_messages": dict(block.missing_counts),
+        "positions": {f"{name}:{partition}": offset for (name, partition), offset in block.positions.items()},
     }
 
 

@@ -16,7 +16,7 @@ from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line, sh
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
 from cardinal.cli.events import log_event
 from cardinal.cli.positions import start_option, stop_option
-from cardinal.cli.stopping import exit_when_told
+from cardinal.cli.stopping import exit_on_signals
 from cardinal.cli.writing import output, write_line
 from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer
@@ -64,16 +64,16 @@ def tail(
 ) -> None:
     """Print the chain updates of a stream as they come.
 
-    URL is a stream's URL, or its name in the settings file. What else happens on the stream (incomplete blocks,
-    producers that disagree, a broker that is away) is in the log, on standard error.
+    URL is a stream's URL, or its name in the settings file. Other reports of the stream (incomplete blocks, producers
+    that disagree, a broker that is away) are in the log, on standard error.
 
     Table: one line for each added block (+) and each removed block (-), and one before each reorg. Age: time since the
-    block's timestamp. A block whose content is lost reads `missing`.
+    block's timestamp. A block without its content reads `missing`.
 
     Json: one object for each update, with "seq" (number of its last step), "removed" (newest first) and "added" (oldest
     first), lists of blocks with "number", "hash", and in "added" also "messages" (keys that it writes or deletes;
-    null: content lost), "time" (unix seconds or null) and "transactions" (or null); and "cursor": given to --start, it
-    continues after this update.
+    null: content missing), "time" (unix seconds or null) and "transactions" (or null); and "cursor", with which
+    --start continues after this update.
 
     A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER` (0
     for all) prints them step by step.
@@ -87,7 +87,7 @@ def tail(
     if stop is not None and isinstance(start, int) and start > stop:
         raise click.UsageError(f"--stop {stop} lies before --start {start}")
     source = stream(url, config)
-    exit_when_told()
+    exit_on_signals()
     with output(), ExitStack() as stack:
         app = application(source, app_name, chain_id, topic)
         healer = None
@@ -103,7 +103,7 @@ def tail(
 
 
 def _announce(consumer: Consumer, start: str | int | datetime) -> None:
-    """Log what the first lines do not show."""
+    """Log reports that the output does not contain."""
     if start == "earliest" and consumer.lag:
         _log.info("the backlog is folded: reorgs that are over do not appear in it (--start 0 prints each step)")
     elif isinstance(start, datetime) and not consumer.lag:

@@ -1,4 +1,4 @@
-"""Lines on the standard output, where somebody reads them or nobody does any more."""
+"""Lines on standard output, which a reader may close."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class _NobodyReadsError(Exception):
-    """Whoever read the output has gone."""
+    """The reader closed the output."""
 
 
 def write_line(line: str) -> None:
-    """One line that whoever reads has at once; for use within :func:`output`."""
+    """Write one line and flush it; within :func:`output`."""
     with _written():
         click.echo(line)
         sys.stdout.flush()
@@ -28,12 +28,12 @@ def write_line(line: str) -> None:
 
 @contextmanager
 def output() -> Iterator[Callable[[str], None]]:
-    """What is written inside stops quietly where nobody reads any more (``cardinal tail … | head``).
+    """Context that ends silently when the reader closes the output (``cardinal tail … | head``).
 
-    Gives what writes a line without flushing it; all of them are flushed at the end.
+    Yields a function that writes a line without flushing it; all lines are flushed at the end.
 
     Raises:
-        CardinalError: nothing more can be written, such as to a disk that is full.
+        CardinalError: the output cannot be written, such as on a full disk.
 
     """
 
@@ -54,7 +54,7 @@ def _written() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # What is still buffered would fail again when the interpreter ends.
+        # Buffered data would fail again when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise _NobodyReadsError from None
