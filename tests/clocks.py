@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand, for whoever stamps records."""
+"""Manual clock for timestamps."""
 
 from __future__ import annotations
 

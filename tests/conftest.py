@@ -1,4 +1,4 @@
-"""What holds for every test: how examples are judged, who hears Ctrl-C, who watches for passwords, who shares."""
+"""Rules for every test: Hypothesis profiles, handling of Ctrl-C, the watch for passwords, shared resources."""
 
 from __future__ import annotations
 

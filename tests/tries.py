@@ -1,4 +1,4 @@
-"""Whole tries, built on a way of their own, and what a node proves of them."""
+"""Complete tries, built independently, and proofs of a node for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads the wall clock: nobody who waits, keeps a deadline or decides anything by it.
+"""Rules for the wall clock: no code that waits, keeps a deadline or decides reads it.
 
 The process's clock may be turned back by a day at any time. A kernel gives a process a clock of its own only for the
 monotonic ones, so turning the real one back would turn it back for everybody on the machine; what never reads it

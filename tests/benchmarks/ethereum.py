@@ -1,4 +1,4 @@
-"""What a feed costs: a node's answers to messages, beside what others need for less.
+"""Cost of a feed: a node's responses to messages, compared with other tools.
 
     python tests/benchmarks/ethereum.py              # 2,000 blocks of 20 transactions
     python tests/benchmarks/ethereum.py --quick      # 200 blocks

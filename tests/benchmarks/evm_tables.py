@@ -1,4 +1,4 @@
-"""What typed blocks and tables cost: CPU a row and memory at the peak, on recorded mainnet blocks taken repeatedly.
+"""Cost of typed blocks and tables: CPU per row and peak memory, on recorded mainnet blocks.
 
 python tests/benchmarks/evm_tables.py [rows]
 

@@ -1,4 +1,4 @@
-"""What the way over Kafka costs, beside raw confluent-kafka with the same settings, in one run on the embedded broker.
+"""Cost of the Kafka transport, compared with raw confluent-kafka in one run on the embedded broker.
 
 python tests/benchmarks/kafka.py [--quick] [producer] [transactions] [consumer] [latency] [memory]
 

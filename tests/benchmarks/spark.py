@@ -1,4 +1,4 @@
-"""What the way through Spark costs: rows of `payload` beside raw confluent-kafka, and a block's way into the lake.
+"""Cost of Spark: rows of `payload` compared with raw confluent-kafka, and blocks into the lake.
 
 python tests/benchmarks/spark.py [--quick] [throughput] [limits] [latency]
 

@@ -1,4 +1,4 @@
-"""What the wire costs: Avro by hand beside fastavro, splitting with and without the short way, sealing.
+"""Cost of the wire: our Avro codec compared with fastavro, splitting with and without its fast path, sealing.
 
 python tests/benchmarks/wire.py
 """

@@ -14,7 +14,7 @@ import pytest
 from cardinal.apps.evm import payload_from_rpc, verify
 from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
-from evm_added import parts, with_more
+from evm_extra_fields import parts, with_more
 
 FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
 pytestmark = pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")

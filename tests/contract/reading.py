@@ -1,4 +1,4 @@
-"""What the tests of the contract send, and how they read."""
+"""Messages and readers of the transport contract."""
 
 from __future__ import annotations
 

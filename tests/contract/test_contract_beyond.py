@@ -1,4 +1,4 @@
-"""Positions behind the end, on every transport: a topic that was made anew is noticed, never waited on."""
+"""Positions beyond the end, on every transport: a recreated topic is an error, not an endless wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every transport refuses, and with which error."""
+"""Refusals of every transport, and their errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is acknowledged is there, on every transport: whole, once, in order, and sealed when it is complete."""
+"""Acknowledged messages, on every transport: complete, once, in order, and sealed after their block."""
 
 from __future__ import annotations
 

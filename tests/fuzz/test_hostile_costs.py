@@ -1,4 +1,4 @@
-"""What attacks cost: no more time than the records they send, no more memory than is accounted for."""
+"""Cost of attacks: no more time than the records that they send, no more memory than is accounted for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.wire import avro
 from cardinal.testing.generator import SCHEMA
-from work import lines, peak
+from work_counter import lines, peak
 
 pytestmark = pytest.mark.slow
 

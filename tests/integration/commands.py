@@ -1,4 +1,4 @@
-"""What the tests of the commands share: `cardinal …` as processes, and what their JSON lines say."""
+"""Helpers of the command tests: `cardinal …` as processes, and their JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the node feed share: a feed on a node of their own, and bounded waits."""
+"""Helpers of the node feed tests: a feed on a node, and bounded waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chains on which a geth is started for tests: their first block, and how blocks are told over the Engine API."""
+"""Chains of a test geth: their first block, and blocks over the Engine API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ethereum_blocks import ZERO, text
 from signing import Wallet
-from storing import STORING, word
+from storage_contract import STORING, word
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the tests of the Kafka producer share: a small stream of its own, its blocks, and what a reader finds."""
+"""Helpers of the Kafka producer tests: a small stream of its own, its blocks, and a reader."""
 
 from __future__ import annotations
 

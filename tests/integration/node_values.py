@@ -1,4 +1,4 @@
-"""What a payload has to hold, recomputed from a node's answers by code of its own."""
+"""Expected entries of a payload, recomputed independently from a node's responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command on a terminal, and what stands on its screen in the end."""
+"""A command on a terminal, and the final content of its screen."""
 
 from __future__ import annotations
 

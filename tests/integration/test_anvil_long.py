@@ -15,7 +15,7 @@ from anvil_node import Anvil, anvil
 from commands import Processes, fresh_chain_id
 from ethereum_blocks import raw, text
 from feeding import asynchronous
-from mortals import assert_no_seq_is_missing, reading, restarted
+from long_runs import assert_no_seq_is_missing, reading, restarted
 from node_values import assert_values_recompute
 from signing import Wallet
 

@@ -1,4 +1,4 @@
-"""State deltas on a real anvil node: whole or refused, and together they are the node's state."""
+"""State deltas on a real anvil node: complete or refused, and their sum is the node's state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from anvil_node import FULL, Anvil, anvil
 from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
-from storing import CREATING, STORING, TRACER, word
+from storage_contract import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.model.state import StateDelta

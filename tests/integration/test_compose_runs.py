@@ -1,4 +1,4 @@
-"""What docker-compose.yml runs, run without an engine: its commands on a real broker and a real node."""
+"""Commands of docker-compose.yml without an engine: on a real broker and a real node."""
 
 from __future__ import annotations
 

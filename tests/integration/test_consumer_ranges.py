@@ -1,4 +1,4 @@
-"""A consumer that leaves the content on the topics reads Batches alone, while these say where it lies."""
+"""A consumer without content reads Batches only, while these name the ranges of their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block that a feed is asked for by its hash, on the node's chain or not."""
+"""Blocks of a feed by hash, on the node's chain or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One chain, several nodes: which is followed, and what happens when it goes away, lags, forks or lies."""
+"""Failover between several nodes of one chain: outages, lag, forks and false blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much real nodes bear in one request, and that the client finds it out: anvil, and a geth over all its ways."""
+"""Limits of real nodes per request, and their detection by the client: anvil, and geth over all transports."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from anvil_node import anvil
 from ethereum_blocks import grow, keccak, minimal, raw, replay, rlp, text
 from feeding import QUICK, asynchronous, connected, everything, serving, take
 from geth_node import CHAIN_ID, geth
-from passing import passing
-from storing import CREATING, word
+from recording_proxy import recording_proxy
+from storage_contract import CREATING, word
 
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal_connectors.ethereum.url import read_url
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from geth_chains import STORED_AT, prague, prague_of_many
 from geth_node import Geth
-from storing import STORING
+from storage_contract import STORING
 
 from cardinal.apps.evm import decode
 
@@ -139,18 +139,18 @@ async def test_delta_that_does_not_explain_the_state_root_is_refused() -> None:
 @pytest.mark.node
 @asynchronous
 async def test_states_of_many_blocks_are_asked_for_at_once_and_nothing_is_asked_twice() -> None:
-    async with anvil() as node, passing(node.url) as way:
+    async with anvil() as node, recording_proxy(node.url) as proxy:
         await node.mine(81, 1)
         settings = replace(QUICK, walk=4)
-        async with connected(way.url + "#state=yes", settings) as feed:
+        async with connected(proxy.url + "#state=yes", settings) as feed:
             payloads = await everything(feed.follow(start=2, until=81))
         assert len(payloads) == 80
         assert all(payload.sub_batches for payload in payloads)
-        traces = [one["params"][0] for one in way.calls if one["method"] == "debug_traceBlockByHash"]
+        traces = [one["params"][0] for one in proxy.calls if one["method"] == "debug_traceBlockByHash"]
         assert sorted(traces) == sorted(f"0x{payload.hash.hex()}" for payload in payloads)
-        proofs = [(one["params"][0], one["params"][2]) for one in way.calls if one["method"] == "eth_getProof"]
+        proofs = [(one["params"][0], one["params"][2]) for one in proxy.calls if one["method"] == "eth_getProof"]
         assert len(proofs) < 1.2 * len(set(proofs)), "between two batches a block is asked for by both"
-        assert len(way.asked) < len(payloads), "before, each block took three requests and more"
+        assert len(proxy.requests) < len(payloads), "before, each block took three requests and more"
 
 
 def test_deltas_are_made_without_other_processes() -> None:

@@ -1,4 +1,4 @@
-"""Nodes that lie about state, or cannot tell it: a delta is the true one, whoever gives it, or the block is refused."""
+"""Nodes with false or missing state: a delta is the true one, from any node, or the block is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from anvil_node import Anvil, anvil
 from ethereum_blocks import text
 from feeding import QUICK, asynchronous, connected, everything, take
-from passing import Passing, passing
-from storing import CREATING, word
+from recording_proxy import RecordingProxy, recording_proxy
+from storage_contract import CREATING, word
 
 from cardinal.errors import FeedError, IntegrityError, NodeAnswerError
 
@@ -27,12 +27,12 @@ FIRST, LAST = 2, 7
 
 
 @asynccontextmanager
-async def busy() -> AsyncIterator[tuple[Anvil, Passing]]:
-    """A chain with a contract, slots, transfers and nothing, and a way to it that may lie.
+async def busy() -> AsyncIterator[tuple[Anvil, RecordingProxy]]:
+    """A chain with a contract, slots, transfers and nothing, and a proxy to it that may lie.
 
     The first slots are set to zero where nothing is: anvil writes them down, and no trace of changes names them.
     """
-    async with anvil() as node, passing(node.url) as way:
+    async with anvil() as node, recording_proxy(node.url) as proxy:
         accounts = await node.ask("eth_accounts")
         await node.ask("evm_mine")
         sent = {"from": accounts[1], "gas": hex(200_000)}
@@ -46,7 +46,7 @@ async def busy() -> AsyncIterator[tuple[Anvil, Passing]]:
             await node.ask("evm_mine")
         await node.mine(1, 3)
         await node.ask("evm_mine")
-        yield node, way
+        yield node, proxy
 
 
 async def read(url: str) -> list[Payload]:
@@ -63,12 +63,12 @@ async def test_block_that_one_node_cannot_prove_is_proven_by_the_other() -> None
     def lies(method: str, _: list[Any], reply: Reply) -> Reply:
         return reply | {"result": {"accountProof": [], "storageProof": []}} if method == "eth_getProof" else reply
 
-    async with busy() as (node, way):
+    async with busy() as (node, proxy):
         true = await read(node.url)
-        way.change = lies
-        assert list(map(state, await read(f"{way.url},{node.url}"))) == list(map(state, true))
+        proxy.change = lies
+        assert list(map(state, await read(f"{proxy.url},{node.url}"))) == list(map(state, true))
         with pytest.raises(IntegrityError) as refused:
-            await read(way.url)
+            await read(proxy.url)
         assert (refused.value.check, refused.value.number) == ("state", FIRST)
 
 
@@ -82,10 +82,10 @@ async def test_block_that_no_node_proves_is_refused_also_where_the_other_does_no
             return reply
         return {"jsonrpc": "2.0", "id": reply["id"], "error": {"code": -32601, "message": "no such method"}}
 
-    async with busy() as (node, way), passing(node.url) as other:
-        way.change, other.change = lies, refuses
+    async with busy() as (node, proxy), recording_proxy(node.url) as other:
+        proxy.change, other.change = lies, refuses
         with pytest.raises(FeedError) as refused:
-            await read(f"{way.url},{other.url}")
+            await read(f"{proxy.url},{other.url}")
         assert isinstance(refused.value, IntegrityError | NodeAnswerError)
 
 
@@ -99,10 +99,10 @@ async def test_one_trace_of_a_batch_that_fails_once_costs_nothing_but_time() -> 
         failing.pop()
         return {"jsonrpc": "2.0", "id": reply["id"], "error": {"code": -32000, "message": "execution timeout"}}
 
-    async with busy() as (node, way):
+    async with busy() as (node, proxy):
         true = await read(node.url)
-        way.change = fails
-        assert list(map(state, await read(way.url))) == list(map(state, true))
+        proxy.change = fails
+        assert list(map(state, await read(proxy.url))) == list(map(state, true))
     assert not failing
 
 
@@ -113,10 +113,10 @@ async def test_node_that_never_traces_one_block_is_told_with_its_words() -> None
             return reply
         return {"jsonrpc": "2.0", "id": reply["id"], "error": {"code": -32000, "message": "execution timeout"}}
 
-    async with busy() as (node, way):
+    async with busy() as (node, proxy):
         hard = (await node.ask("eth_getBlockByNumber", "0x4", *(False,)))["hash"]
-        way.change = fails
-        async with connected(f"{way.url}#state=yes", QUICK) as feed:
+        proxy.change = fails
+        async with connected(f"{proxy.url}#state=yes", QUICK) as feed:
             payloads = feed.follow(start=FIRST, until=LAST)
             assert [payload.number for payload in await take(payloads, 2)] == [2, 3]
             with pytest.raises(NodeAnswerError, match=r"traces blocks and proves accounts.*execution timeout"):
@@ -191,12 +191,12 @@ async def test_node_that_lies_about_state_publishes_nothing_wrong(attempts: int)
         dice.choice(LIES[method])(dice, lie)
         return lie
 
-    async with busy() as (node, way):
+    async with busy() as (node, proxy):
         true = {payload.hash: state(payload) for payload in await read(node.url)}
-        way.change = lies
+        proxy.change = lies
         for _ in range(attempts):
             rate = 10 ** dice.uniform(-3, 0)
-            async with connected(f"{way.url}#state=yes", QUICK) as feed:
+            async with connected(f"{proxy.url}#state=yes", QUICK) as feed:
                 try:
                     async for payload in feed.follow(start=FIRST, until=LAST):
                         assert state(payload) == true[payload.hash]

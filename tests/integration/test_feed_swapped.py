@@ -1,4 +1,4 @@
-"""What one check alone can find: parts that agree with each other, and not with the header; a block that is another."""
+"""Consistent parts that contradict the header, and a block that is another one: each found by one check only."""
 
 from __future__ import annotations
 

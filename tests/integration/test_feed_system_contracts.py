@@ -15,7 +15,7 @@ from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import QUICK, asynchronous, connected, everything
 from geth_chains import CHAIN_ID, prague
 from geth_node import Geth, geth
-from storing import TRACER, word
+from storage_contract import TRACER, word
 
 if TYPE_CHECKING:
     from node_values import Asked

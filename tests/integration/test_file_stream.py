@@ -1,4 +1,4 @@
-"""A whole stream in a folder: `cardinal produce` killed, started again, and followed by `cardinal tail`."""
+"""A stream in a folder: `cardinal produce` is killed and restarted, and `cardinal tail` follows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of a real geth: withdrawals and blobs under its own roots, and state deltas that no trace shows whole."""
+"""Blocks of a real geth: withdrawals, blobs and roots, and state deltas that traces do not cover completely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from ethereum_blocks import keccak, minimal, raw, rlp, trie_root
 from feeding import asynchronous
 from geth_node import CHAIN_ID, Geth, geth
-from storing import CREATING, STORING, TRACER, word
+from storage_contract import CREATING, STORING, TRACER, word
 
 from cardinal.apps.evm import decode, frames, payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.chains import CHAINS

@@ -12,7 +12,7 @@ from commands import Processes
 from ethereum_blocks import raw, text
 from feeding import asynchronous
 from geth_node import CHAIN_ID, Geth, geth
-from mortals import assert_no_seq_is_missing, reading, restarted
+from long_runs import assert_no_seq_is_missing, reading, restarted
 from node_values import assert_values_recompute
 
 if TYPE_CHECKING:

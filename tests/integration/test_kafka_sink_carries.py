@@ -1,4 +1,4 @@
-"""What the Kafka sink carries, refuses, and does when a delivery fails: on a real broker."""
+"""Messages, refusals and failed deliveries of the Kafka sink, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a topic that was there must be able to do, and how much is taken while the broker takes nothing."""
+"""Requirements on existing topics, and the bound of bytes in flight while the broker accepts nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that several threads add, and that are added from inside what is told when another one is sealed."""
+"""Blocks that several threads add, or that are added from inside of a seal's callback."""
 
 from __future__ import annotations
 

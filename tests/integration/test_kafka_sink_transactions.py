@@ -1,4 +1,4 @@
-"""`transactional=update`: readers of committed records see a whole update or nothing, whoever is killed when."""
+"""`transactional=update`: readers of committed records see a complete update or nothing, with kills at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a real Kafka can show: topics and their settings, refusals, a broker that is killed."""
+"""Behaviour that needs a real Kafka: topics and their settings, refusals, a broker that is killed."""
 
 from __future__ import annotations
 

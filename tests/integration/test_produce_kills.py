@@ -21,7 +21,7 @@ from anvil_node import anvil
 from commands import COMMAND, DEADLINE, fresh_chain_id
 from ethereum_blocks import Built, grow, replay
 from feeding import asynchronous, connected, everything, hashes, serving
-from passing import passing
+from recording_proxy import recording_proxy
 
 from cardinal import Consumer, Payload
 
@@ -252,12 +252,12 @@ LAST = "60"
 async def killed_with_state(stream: str, folder: Path, kills: int, seed: int) -> None:
     """Kills of a producer with state deltas on a real node, in a backfill and in reorgs."""
     dice, chain_id = random.Random(seed), fresh_chain_id()
-    async with anvil("--chain-id", str(chain_id)) as node, passing(node.url) as way:
+    async with anvil("--chain-id", str(chain_id)) as node, recording_proxy(node.url) as proxy:
         await node.mine(30, 2)
-        source = f"{way.url}#batch=40&poll=0.05"
+        source = f"{proxy.url}#batch=40&poll=0.05"
         args = ("produce", "--from", source, "--to", stream, "--state", "--start", "2", "--stop", LAST)
         mortal = Mortal(folder / "said", args, dice)
-        arm: Arm = partial(setattr, way, "before")
+        arm: Arm = partial(setattr, proxy, "before")
         for method in ("debug_traceBlockByHash", "eth_getProof", *BLOCKS) * kills:
             await node.mine(2, 1)  # there is always something to do
             await mortal.dies(arm, Nth(dice, 5 if method in BLOCKS else 1, method))

@@ -1,4 +1,4 @@
-"""Recording a folder: in its own order, and of a damaged one all that stands before the damage."""
+"""Recording of a folder: in its own order, and of a damaged one everything before the damage."""
 
 from __future__ import annotations
 

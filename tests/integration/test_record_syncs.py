@@ -1,4 +1,4 @@
-"""When a recording is on the disk: with ``fsync=always`` at once, with ``interval`` soon, with ``never`` at its end."""
+"""Syncs of a recording: ``fsync=always`` immediately, ``interval`` soon, ``never`` at its end."""
 
 from __future__ import annotations
 

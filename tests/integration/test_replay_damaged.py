@@ -1,4 +1,4 @@
-"""Playing a recording that is damaged: what stands before the damage arrives whole, and then the damage is told."""
+"""Replay of a damaged recording: everything before the damage arrives, and then the damage is reported."""
 
 from __future__ import annotations
 

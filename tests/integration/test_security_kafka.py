@@ -18,7 +18,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
-from guarded import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
+from secured_brokers import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import RefusedError
 from cardinal.producer import Producer
 from cardinal.transports import list_topics
-from guarded import DEADLINE, EVERYTHING, Guarded, folder, guarded, papers
+from secured_brokers import DEADLINE, EVERYTHING, Guarded, folder, guarded, papers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Passwords are never told: not in logs, errors, values, cursors and metrics of whoever logs in at a real broker."""
+"""Passwords are in no log, error, value, cursor or metric of clients that log in at a real broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import ChainGenerator
-from guarded import ADMIN, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
+from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
 from serving import serving
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Who may read from a server, and the answers to those who may not."""
+"""Authentication at a server, and its refusals."""
 
 from __future__ import annotations
 

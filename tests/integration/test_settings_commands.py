@@ -1,4 +1,4 @@
-"""Commands that are told of streams and nodes by name: a settings file, the environment, secrets from files."""
+"""Commands with streams and nodes by name: a settings file, the environment, secrets from files."""
 
 from __future__ import annotations
 

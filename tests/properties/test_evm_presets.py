@@ -15,8 +15,8 @@ from cardinal.apps.evm.chains import CHAINS, Chain
 from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import Completed, Finality, Payload, Reassembler, Record, split
-from evm_added import parts, with_more
 from evm_blocks import data, text
+from evm_extra_fields import parts, with_more
 from evm_generated import Shown, blocks, leaves
 from evm_rows import tables_of
 from evm_rpc import carried, shown_block, shown_header, shown_log, shown_receipts

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run: starting it costs more than any of these tests."""
+"""One Spark session for the complete run: starting it costs more than any of these tests."""
 
 from __future__ import annotations
 

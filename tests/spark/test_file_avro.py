@@ -1,4 +1,4 @@
-"""Other readers of the file transport's segments: Java's Avro, on which Spark's reader stands, and Spark's itself."""
+"""Other readers of the file transport's segments: Java's Avro, and Spark's, which uses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way into a lake under Spark Connect and on a cluster of processes, each in a Spark of its own."""
+"""Blocks into a lake under Spark Connect and on a cluster of processes, each in a Spark of its own."""
 
 from __future__ import annotations
 

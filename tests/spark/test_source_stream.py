@@ -1,4 +1,4 @@
-"""The source in a real Spark on a real broker: tables, batch read, and the whole way into a lake."""
+"""The source in a real Spark on a real broker: tables, batch read, and rows into a lake."""
 
 from __future__ import annotations
 

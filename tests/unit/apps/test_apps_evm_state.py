@@ -1,4 +1,4 @@
-"""State deltas of made-up states: accounts that come and go, code, and slots; whole or refused."""
+"""State deltas of generated states: created and removed accounts, code, and slots; complete or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help of the commands: whole summaries, a help text for each option, an example for each command."""
+"""Help of the commands: complete summaries, a help text for each option, an example for each command."""
 
 from __future__ import annotations
 

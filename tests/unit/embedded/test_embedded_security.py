@@ -1,4 +1,4 @@
-"""What a broker's security says to Kafka and to clients, and what it never prints."""
+"""Security settings of a broker for Kafka and for clients, without secrets in their texts."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 from cardinal.errors import LocalProtocolError
 from cardinal.protocols.streams import SealQueue
 from streams import h
-from work import lines
+from work_counter import lines
 
 
 def begun() -> SealQueue:

@@ -1,4 +1,4 @@
-"""What a command says of itself over HTTP."""
+"""Metrics endpoint of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker in a container is asked to be. Here is no engine to run it: this one only says that it is there."""
+"""Container settings of a broker. Without an engine, only the reason is tested."""
 
 from __future__ import annotations
 

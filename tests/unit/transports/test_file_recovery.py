@@ -1,4 +1,4 @@
-"""What a crash may leave, and what no crash leaves."""
+"""Recovery of a folder: torn tails of crashes, and damage that no crash explains."""
 
 from __future__ import annotations
 

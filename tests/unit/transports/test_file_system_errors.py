@@ -1,4 +1,4 @@
-"""What the operating system says of files comes as one sentence of ours, never as an error of its own."""
+"""Errors of the operating system on files are mapped to one of Cardinal's."""
 
 from __future__ import annotations
 

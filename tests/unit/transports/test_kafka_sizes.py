@@ -1,4 +1,4 @@
-"""How large a message may be where topics take different sizes and the client has a bound of its own: no broker."""
+"""Size limits of messages where topics and the client have different ones: no broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work of a call, counted instead of timed: the same on any machine, however busy."""
+"""Work of a call, counted instead of timed: equal on any machine."""
 
 from __future__ import annotations
 

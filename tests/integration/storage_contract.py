@@ -1,4 +1,4 @@
-"""A contract that stores what it is told, and how a block's changes are asked for."""
+"""Contract that stores its input, and the tracer of a block's changes."""
 
 from __future__ import annotations
 

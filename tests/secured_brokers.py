@@ -1,4 +1,4 @@
-"""Brokers that want certificates, logins and permissions, each behind a proxy that counts who connects."""
+"""Brokers that require certificates, logins and permissions, each behind a proxy that counts connections."""
 
 from __future__ import annotations
 

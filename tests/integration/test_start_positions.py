@@ -1,4 +1,4 @@
-"""Where `cardinal tail` and `cardinal record` begin: at a block's number or at a time, as the SDK does."""
+"""Start positions of `cardinal tail` and `cardinal record`: a block's number or a time, as in the SDK."""
 
 from __future__ import annotations
 

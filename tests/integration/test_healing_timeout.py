@@ -1,4 +1,4 @@
-"""A node that takes the question and never answers holds a healer up no longer than it was told."""
+"""A node that never answers delays a healer no longer than its timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments that somebody removes, replaces or cuts while they are read or written: nobody goes on without a word."""
+"""Segments that are removed, replaced or cut while they are read or written: reader and writer raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that a node adds to a block: those that are read of its parts and were not there, and what may be said there.
+"""Fields that a node adds to a block, derived from its other parts, and false values for them.
 
 A lie that changes a text meets a check or nothing; one that adds a field may change how the rest is read.
 """

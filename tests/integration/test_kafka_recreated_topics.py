@@ -1,4 +1,4 @@
-"""Topics that are deleted, or made anew, under a consumer that reads them: it says so for as long as it is asked."""
+"""Topics that are deleted or recreated under a reading consumer: every poll raises the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polygon's state syncs in the body: their bytes are asked for, held to their hash and the root, and published."""
+"""Polygon's state syncs in the body: their bytes are requested, checked against hash and root, and published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node says of total difficulties, and what counts: what adds up, and what is published."""
+"""Total difficulties of nodes: checked sums, and published weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block's whole way by the commands: node → `cardinal produce` → Kafka → `cardinal tail`, on real parts."""
+"""End to end by the commands: node → `cardinal produce` → Kafka → `cardinal tail`, on real parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the long runs on real nodes share: a producer that keeps dying, and a consumer whose chain is looked at."""
+"""Helpers of long runs on real nodes: a producer that is killed repeatedly, and a checked consumer."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from commands import DEADLINE, Processes
 from cardinal import Consumer, Payload
 
 LIVES = (1.5, 3.0)
-"""Seconds that the producer lives which keeps being killed."""
+"""Bounds of a producer's life, in seconds."""
 
 
 class Reading:
-    """A consumer on a thread of its own: the chain that its updates build."""
+    """Consumer on a thread of its own, with the chain of its updates."""
 
     def __init__(self, stream: str, chain_id: int) -> None:
         self.chain: list[Payload] = []
@@ -61,15 +61,15 @@ class Reading:
 
 @contextmanager
 def reading(stream: str, chain_id: int) -> Iterator[Reading]:
-    one = Reading(stream, chain_id)
+    reader = Reading(stream, chain_id)
     try:
-        yield one
+        yield reader
     finally:
-        one.close()
+        reader.close()
 
 
 async def restarted(processes: Processes, command: list[str], until: asyncio.Event, dice: random.Random) -> int:
-    """A producer that is killed every few seconds, and begins again; how often."""
+    """Run a producer that is killed every few seconds and restarted; returns the number of kills."""
     killed = 0
     while not until.is_set():
         process = processes.start(*command)
@@ -84,6 +84,6 @@ async def restarted(processes: Processes, command: list[str], until: asyncio.Eve
 
 
 def assert_no_seq_is_missing(seqs: list[int]) -> None:
-    """The numbers of updates, first and last of each, leave none out."""
+    """The numbers of updates, first and last of each, are dense."""
     assert seqs[0] == 1
     assert all(second == first + 1 for first, second in zip(seqs[1::2], seqs[2::2], strict=False))
