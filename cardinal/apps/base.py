@@ -94,9 +94,9 @@ class Application(BaseModel):
         return (self.default_topic, *sorted(set(self.topics.values()) - {self.default_topic}))
 
     def finality(self, payload: Payload) -> Finality | None:
-        """Finality marks of a payload; None without finality paths or where the payload has neither.
+        """Finality of a payload; None without finality paths or where the payload has neither.
 
-        A number is big-endian minimal bytes; an empty value means unknown.
+        A number is big-endian minimal bytes; an empty value: unknown.
         """
         if self.finality_paths is None:
             return None

@@ -43,7 +43,7 @@ def _sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, P
         case BeganAbove():
             return logging.WARNING, (
                 f"the stream begins with block {event.start.number}: blocks from {event.lowest} on are on the topics, "
-                "but no Batch links them to it; retention has expired what lies between, or it was never there"
+                "but no Batch links them to it; the records between have expired, or never existed"
             )
         case Incomplete():
             return logging.WARNING, (
@@ -78,7 +78,7 @@ def _sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, P
             )
         case Overflow():
             return logging.WARNING, (
-                f"block {_number(event.number)} {short(event.block)} is evicted and will be read again: {event.reason}"
+                f"block {_number(event.number)} {short(event.block)} is evicted and will be re-read: {event.reason}"
             )
         case Rejected():
             topic, partition, offset = event.position

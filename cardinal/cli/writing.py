@@ -59,5 +59,5 @@ def _written() -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             raise _NobodyReadsError from None
         raise CardinalError(
-            f"nothing more can be written to the standard output: {error.strerror}; make room and start again"
+            f"nothing more can be written to the standard output: {error.strerror}; make room and restart"
         ) from None

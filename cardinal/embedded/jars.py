@@ -103,7 +103,7 @@ def ensure_jars(
     folder.mkdir(exist_ok=True)
     if missing := _missing(folder, jars):
         with exclusive(cache / "jars.lock"):
-            # Again under the lock: its previous holder may have fetched the same jars.
+            # Repeat under the lock: its previous holder may have fetched the same jars.
             if missing := _missing(folder, jars):
                 _fetch_all(folder, missing, progress or _no_progress, fetch or _jgo_fetch())
     return tuple(sorted(folder / jar.name for jar in jars))
@@ -119,7 +119,7 @@ def _is_there(folder: Path, jar: Jar) -> bool:
     try:
         if path.stat().st_size == jar.size and _sha256(path) == jar.sha256:
             return True
-        _log.info("%s in the cache is not the jar that the lock names; it is fetched again", path)
+        _log.info("%s in the cache is not the jar that the lock names; it is refetched", path)
     except FileNotFoundError:
         pass
     except OSError as error:

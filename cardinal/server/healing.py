@@ -103,6 +103,6 @@ class FeedHealer:
             return future.result(seconds)
         except concurrent.futures.TimeoutError:
             future.cancel()
-            raise NodeUnreachableError(f"the node gave no block within {seconds:g} seconds", address="") from None
+            raise NodeUnreachableError(f"the node returned no block within {seconds:g} seconds", address="") from None
         except concurrent.futures.CancelledError:
             raise FeedError("the healer was closed while it waited for a block") from None

@@ -21,7 +21,7 @@ from .node_chain import NodeChain
 
 
 class Connection(ABC):
-    """One connection and its subscriptions. Heads are queued, so that a slow reader delays nobody else."""
+    """One connection and its subscriptions. Heads are queued, so that a slow reader delays no other one."""
 
     def __init__(self, chain: NodeChain) -> None:
         self._chain = chain

@@ -129,7 +129,7 @@ class MemorySink(Sink):
         """Wait until everything sent is acknowledged."""
         with self._idle:
             if not self._idle.wait_for(lambda: self._calls == 0, timeout):
-                raise TransportError(f"{self._calls} sends are not acknowledged after {timeout:g} s; flush again")
+                raise TransportError(f"{self._calls} sends are not acknowledged after {timeout:g} s; retry the flush")
 
     def close(self) -> None:
         """Refuse further messages. May be called twice."""

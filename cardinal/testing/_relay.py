@@ -103,7 +103,7 @@ class Pair:
             self._client[1].close()
             self._target[1].close()
         except* OSError:
-            pass  # a peer is gone: the caller resets the other one
+            pass  # a peer closed: the caller resets the other one
         except* _CutError:
             cut = True
         return cut
@@ -118,7 +118,7 @@ class Pair:
 def _reset(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     if sock is not None and not writer.transport.is_closing():
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # it is closed already
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
     writer.transport.abort()
 

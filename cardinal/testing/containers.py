@@ -51,7 +51,7 @@ def why_not() -> str | None:
                 client.close()
         except docker.errors.DockerException:
             reason = "no Docker engine answers"
-        gc.collect()  # while nobody is told of it
+        gc.collect()  # with warnings suppressed
     return reason
 
 
@@ -136,7 +136,7 @@ class ContainerKafka:
         self.stop()
 
     def _wait(self) -> None:
-        from confluent_kafka import KafkaException  # noqa: PLC0415 - loaded when a broker is asked for
+        from confluent_kafka import KafkaException  # noqa: PLC0415 - loaded when a broker is requested
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - the same
 
         deadline = time.monotonic() + _START_SECONDS

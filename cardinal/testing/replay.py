@@ -149,8 +149,8 @@ class ReplayChain:
             listeners = list(self._listeners)
         if announce == "silent":
             return
-        told = fresh[:1] if announce == "final" else reversed(fresh)
-        for stored in told:
+        announced = fresh[:1] if announce == "final" else reversed(fresh)
+        for stored in announced:
             for listener in listeners:
                 listener(stored.header)
 

@@ -84,7 +84,7 @@ def finish(source: Source, search: Search[_Answer]) -> _Answer:
                 topic, number = min(left)
                 raise UnreachableError(
                     f"the records of {topic}:{number} did not arrive within {_IDLE_SECONDS:.0f} s: "
-                    "the server is away, or the line is too slow; try again",
+                    "the server is away, or the connection is too slow; retry",
                     address=topic,
                 )
     except StopIteration as ended:

@@ -105,7 +105,7 @@ _OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 
 _OP_SPECIFICATION = "OP Stack specification, deposits; Isthmus, execution engine"
 _OP_NOTES = (
     "Deposits (type 126) and, from Canyon on, their receipts' nonce and version are under the roots; before Canyon the "
-    "nonce of a deposit that creates a contract is the node's word. What a transaction paid to the chain below is not "
+    "nonce of a deposit that creates a contract is the node's claim. What a transaction paid to the chain below is not "
     "published: no root covers it. No block has withdrawals; from Isthmus on the header's root of them is that of a "
     "contract's storage."
 )

@@ -132,7 +132,7 @@ def _take_frame(chunks: list[Chunk]) -> list[Chunk]:
 
 
 def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source], None]:
-    """Move the source to these positions. Pausing costs less than assigning again."""
+    """Move the source to these positions. Pausing costs less than reassigning."""
 
     def aim(source: Source) -> None:
         positions = source.positions()

@@ -216,8 +216,8 @@ class Client:
             case protocol.ListTopics(number):
                 return protocol.Topics(number, tuple(sorted(await self._streams.list_topics())))
             case protocol.GetWatermarks(number, topics):
-                marks = await self._enter(topics).watermarks()
-                return protocol.Watermarks(number, _rows_of(topics, marks))
+                watermarks = await self._enter(topics).watermarks()
+                return protocol.Watermarks(number, _rows_of(topics, watermarks))
             case protocol.FindTime(number, topics, timestamp_ms):
                 offsets = await self._enter(topics).offsets_for_time(timestamp_ms)
                 return protocol.Offsets(number, _rows_of(topics, offsets))
@@ -360,12 +360,12 @@ async def _check(upstream: Upstream, positions: Mapping[Partition, int]) -> None
     unsure = {tp: position for tp, position in positions.items() if not upstream.ring.covers(tp, position)}
     if not unsure:
         return
-    marks = await upstream.watermarks()
+    watermarks = await upstream.watermarks()
     missing = {}
     for tp, position in unsure.items():
-        if tp not in marks:
+        if tp not in watermarks:
             raise TopicError("there is no such partition", topic=tp[0])
-        low, high = marks[tp]
+        low, high = watermarks[tp]
         if not low <= position <= high:
             missing[tp] = (position, high if position > high else low)
     if missing:

@@ -35,7 +35,7 @@ class SourceThread:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[Source], Any]] | None] = SimpleQueue()
         self._stopped = False
         self._closed: Future[None] = Future()
-        self._closed.set_running_or_notify_cancel()  # whoever waits for it may be cancelled, it is not
+        self._closed.set_running_or_notify_cancel()  # a waiting caller may be cancelled, the call is not
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     async def call(self, call: Callable[[Source], _Result]) -> _Result:

@@ -57,7 +57,7 @@ class ServeStatus:
     upstream_errors_total: Annotated[int, "Failed reads of the stream."]
     slow_clients_closed_total: Annotated[int, "Clients closed because they accepted nothing for too long."]
     protocol_errors_total: Annotated[int, "Clients closed because they broke the protocol."]
-    unauthorized_total: Annotated[int, "Connections refused for want of a valid token."]
+    unauthorized_total: Annotated[int, "Connections refused without a valid token."]
 
 
 class StatusCollector(Collector):

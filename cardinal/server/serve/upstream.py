@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
 
 
-Marks = dict["Partition", tuple[int, int]]
+Watermarks = dict["Partition", tuple[int, int]]
 
 POLL_BYTES: Final = 4 << 20
 _RECORDS_MAX: Final = 10_000
@@ -128,15 +128,15 @@ class Upstream:
         self._opening = asyncio.Lock()
         self._thread = SourceThread(lambda: make(tuple(sorted(self.topics))), "cardinal-serve-read")
         self._query_lock = asyncio.Lock()
-        self._next_query: asyncio.Task[Marks] | None = None
+        self._next_query: asyncio.Task[Watermarks] | None = None
         self._task = asyncio.create_task(self._run())
 
     async def open(self) -> Source:
         """Set the first positions, unless they are set. Raises errors of opening the source."""
 
         def begin(source: Source) -> tuple[Source, dict[Partition, int]]:
-            marks = source.watermarks()
-            positions = {tp: low if self._from_start else high for tp, (low, high) in marks.items()}
+            watermarks = source.watermarks()
+            positions = {tp: low if self._from_start else high for tp, (low, high) in watermarks.items()}
             source.assign(positions)
             return source, positions
 
@@ -165,14 +165,14 @@ class Upstream:
         self._task.cancel()
         return self._thread.close()
 
-    async def watermarks(self) -> Marks:
+    async def watermarks(self) -> Watermarks:
         """First and next offset of every partition, queried after this call. CardinalError: the source's."""
         if self._next_query is None:
             self._next_query = asyncio.create_task(self._query_watermarks())
             self._next_query.add_done_callback(_seen)  # the waiting clients may have left
-        marks = await asyncio.shield(self._next_query)
+        watermarks = await asyncio.shield(self._next_query)
         # A client never receives an end below its position.
-        return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in marks.items()}
+        return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in watermarks.items()}
 
     async def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older."""
@@ -183,14 +183,14 @@ class Upstream:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    async def _query_watermarks(self) -> Marks:
+    async def _query_watermarks(self) -> Watermarks:
         """Run one query at a time, for all clients that wait when it begins."""
         async with self._query_lock:
             self._next_query = None  # who comes from now on is answered by the next one
             source = await self.open()
-            marks = await asyncio.wrap_future(run_in_thread(source.watermarks, "cardinal-serve-query"))
+            watermarks = await asyncio.wrap_future(run_in_thread(source.watermarks, "cardinal-serve-query"))
             self._up()
-            return marks
+            return watermarks
 
     async def _run(self) -> None:
         try:
@@ -249,8 +249,8 @@ class Upstream:
             source = await self.open()
             try:
                 await asyncio.wrap_future(run_in_thread(source.partitions, "cardinal-serve-query"))
-                marks = await self.watermarks()
-                added = {tp: low for tp, (low, _) in marks.items() if tp not in self.ring.ends}
+                watermarks = await self.watermarks()
+                added = {tp: low for tp, (low, _) in watermarks.items() if tp not in self.ring.ends}
                 if added:
                     await self._thread.call(_extend(added))
                     self.ring.extend(added)
@@ -279,16 +279,16 @@ class Upstream:
         """Continue at the ends, where the reader cannot continue at its position."""
 
         def restart(source: Source) -> tuple[dict[Partition, int], Mapping[Partition, tuple[int, int]]]:
-            marks = source.watermarks()
-            lost = _lost(source.positions(), marks, error)
-            source.assign({tp: high for tp, (_, high) in marks.items()})
+            watermarks = source.watermarks()
+            lost = _lost(source.positions(), watermarks, error)
+            source.assign({tp: high for tp, (_, high) in watermarks.items()})
             return source.positions(), lost
 
         positions, lost = await self._thread.call(restart)
         self.ring.restart(positions)
         if lost:
             self.resets += 1
-            _log.warning("the stream was recreated or has lost records, its readers start again: %s", error)
+            _log.warning("the stream was recreated or has lost records, its readers restart: %s", error)
             for client in self.clients:
                 client.expire(lost)
         else:
@@ -300,7 +300,7 @@ class Upstream:
             client.wake()
 
 
-def _seen(query: asyncio.Task[Marks]) -> None:
+def _seen(query: asyncio.Task[Watermarks]) -> None:
     if not query.cancelled():
         query.exception()
 
@@ -310,13 +310,13 @@ def _extend(added: dict[Partition, int]) -> Callable[[Source], None]:
 
 
 def _lost(
-    positions: Mapping[Partition, int], marks: Marks, error: CursorExpiredError
+    positions: Mapping[Partition, int], watermarks: Watermarks, error: CursorExpiredError
 ) -> Mapping[Partition, tuple[int, int]]:
     """Position of the reader and end of each partition that lost records other than by retention."""
-    at_fault = {tp: at for tp, (at, _) in error.missing.items() if tp not in marks or at >= marks[tp][0]}
+    at_fault = {tp: at for tp, (at, _) in error.missing.items() if tp not in watermarks or at >= watermarks[tp][0]}
     if error.missing and not at_fault:
         return {}
     # A topic is recreated with all of its partitions, and the error names one.
-    beyond = {tp: at for tp, at in positions.items() if tp in marks and at > marks[tp][1]}
-    found = {tp: (at, min(at, marks[tp][1] if tp in marks else 0)) for tp, at in (at_fault | beyond).items()}
-    return found or {tp: (at, at) for tp, at in positions.items()}
+    beyond = {tp: at for tp, at in positions.items() if tp in watermarks and at > watermarks[tp][1]}
+    lost = {tp: (at, min(at, watermarks[tp][1] if tp in watermarks else 0)) for tp, at in (at_fault | beyond).items()}
+    return lost or {tp: (at, at) for tp, at in positions.items()}

@@ -1,4 +1,4 @@
-"""Fault kit for handlers: checks that a handler's state follows the chain, whatever happens to its process.
+"""Fault kit for handlers: checks that a handler's state follows the chain, under any kill or restart of its process.
 
     class Balances:                                 # or a function that returns such an object
         def __init__(self, directory: Path): ...    # opens the store in this directory

@@ -146,13 +146,13 @@ def random_script(chain: Chain, source: random.Random, lines: Sequence[int], *, 
 
     """
     names = list(chain.payloads)
-    end = source.choice(_ends(chain, names, reorgs=source.random() < 0.5))  # noqa: PLR2004 - half of them
+    end = source.choice(_ends(chain, names, reorgs=source.random() < 0.5))  # noqa: PLR2004 - probability
     steps: list[Step] = []
     at = 0
     while at < end:
         if source.random() < _KILLS:
             most = source.choice(lines) + 1
-            few = source.random() < 0.5  # noqa: PLR2004 - half of them
+            few = source.random() < 0.5  # noqa: PLR2004 - probability
             steps.append(Kill(source.randint(max(0, most - _LAST_LINES) if few else 0, most)))
         elif source.random() < _RESTARTS:
             steps.append(Restart())

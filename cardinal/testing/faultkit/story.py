@@ -64,7 +64,7 @@ def _moment(where: dict[str, Any]) -> str:
 
 
 def differences(expected: str, found: str, chain: Chain) -> list[str]:
-    """The lines of two states that differ, with the names of blocks in place of their hashes."""
+    """The lines of two states that differ, with the names of blocks instead of their hashes."""
     before, after = (_named(text, chain).splitlines() for text in (expected, found))
     lines = [line for line in difflib.ndiff(before, after) if line[0] in "-+"]
     more = len(lines) - _DIFFERENCES

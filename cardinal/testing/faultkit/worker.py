@@ -48,12 +48,11 @@ _chain = lru_cache(8)(Chain)
 
 def load(name: str, folder: str) -> Callable[[Path], Handler]:
     """The factory that ``package:function`` or ``file.py:function`` names; files are looked up in ``folder``."""
-    place, _, attribute = name.rpartition(":")
-    module = _load_file(Path(folder, place)) if place.endswith(".py") else importlib.import_module(place)
-    found: Any = module
+    path, _, attribute = name.rpartition(":")
+    value: Any = _load_file(Path(folder, path)) if path.endswith(".py") else importlib.import_module(path)
     for part in attribute.split("."):
-        found = getattr(found, part)
-    factory: Callable[[Path], Handler] = found
+        value = getattr(value, part)
+    factory: Callable[[Path], Handler] = value
     return factory
 
 
@@ -190,10 +189,10 @@ def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Calla
     status = 0
     try:
         _run(task, factory, reply)
-    except BaseException as error:  # noqa: BLE001 - whatever the handler raises is the result
+    except BaseException as error:  # noqa: BLE001 - an error of the handler is the result
         reply(raised=_sentence(error))
         status = FAILED
-    gc.collect()  # the handler is gone: its files are closed
+    gc.collect()  # close the files of the handler
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # without taking apart what the processes share, which would copy all of it

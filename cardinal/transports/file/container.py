@@ -145,7 +145,7 @@ def read_header(file: BinaryIO) -> Header:
         before = int(meta[_BEFORE]) if _BEFORE in meta else None
         return Header(fields["sync"], file.tell(), offsets, int(meta[_LATEST]), before)
     except (EOFError, KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, MemoryError):
-        # What fastavro and json were seen to raise on bytes that were cut or altered.
+        # Errors of fastavro and json on cut or altered bytes (seen).
         raise BadBytesError("its header is not whole") from None
 
 

@@ -174,7 +174,7 @@ class FileSource(Source):
     def _query(self) -> Iterator[Log]:
         """The log for queries, for one thread at a time."""
         with self._querying, readable(self._folder):
-            self._check_open()  # under the lock: nothing opens a file again after close()
+            self._check_open()  # under the lock: no file is opened after close()
             yield self._queried
 
     def _read(self, limit: int) -> list[Record]:

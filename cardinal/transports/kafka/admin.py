@@ -401,7 +401,7 @@ class TopicAdmin:
             except KafkaException as error:
                 inner = kafka_error(error)
                 if inner.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    continue  # another producer of the stream started at the same moment
+                    continue  # created by another producer meanwhile
                 if inner.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):  # noqa: SLF001 - public code
                     raise self._cluster.reasons.map(inner, f"while creating the topic {name}") from None
                 raise TopicError(f"the topic {name} cannot be created: {inner.str()}", topic=name) from None

@@ -170,7 +170,7 @@ class PendingError:
 
     The client reports expired offsets, a deleted topic and a missing permission once: every poll raises these, until
     another assignment. After a missing permission the source reassigns every second, so that the broker answers or
-    refuses anew. Any other error is raised once.
+    refuses again. Any other error is raised once.
     """
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ def _clean(error: KafkaError) -> str:
 def deleted(topic: str, address: str) -> TopicError:
     """The error for a topic that was deleted."""
     return TopicError(
-        f"the topic {topic} is gone from Kafka at {address}: restore it, or start again without a cursor when it was "
-        "created again",
+        f"the topic {topic} is gone from Kafka at {address}: restore it, or restart without a cursor if it was "
+        "recreated",
         topic=topic,
     )

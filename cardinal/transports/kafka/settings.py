@@ -1,7 +1,7 @@
 """Kafka settings: from the options of a ``kafka://`` URL to librdkafka's properties.
 
 Every property of librdkafka is an option under its own name; the short forms of the Go implementation and the options
-of :class:`KafkaSettings` are accepted as well. ``message.max.bytes`` bounds every message, whatever its topic accepts;
+of :class:`KafkaSettings` are accepted as well. ``message.max.bytes`` bounds every message, for any topic;
 ``batch.size`` is at most what every topic accepts.
 
 The properties that the stream's guarantees rest on cannot be switched off: acks of all replicas, idempotence, the

@@ -215,7 +215,7 @@ class KafkaSink(Sink):
             if time.monotonic() > deadline:
                 raise self._reasons.refusal() or TransportError(
                     f"{self._calls} sends of {self._in_flight} bytes are not acknowledged after {timeout:g} s; "
-                    "they stay in flight, flush again or close"
+                    "they stay in flight; retry the flush or close"
                 )
             self._outbound.poll(_SLICE_SECONDS)
 
@@ -342,5 +342,5 @@ class KafkaSink(Sink):
             return mapped
         if stopped is not None or error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - public code with a private name
             why = (stopped or error).str()
-            return ClientStoppedError(f"the Kafka client stopped for good: {why}; start the producer again")
+            return ClientStoppedError(f"the Kafka client stopped for good: {why}; restart the producer")
         return DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: {mapped}", block_hash=block_hash)

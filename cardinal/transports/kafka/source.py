@@ -110,7 +110,7 @@ class KafkaSource(Source):
         with self._looking, contextlib.suppress(UnreachableError):
             counts = self._cluster.partition_counts(self._topics)
             absent = frozenset(self._topics).difference(counts)
-            if absent:  # deleted, or without leaders for the moment
+            if absent:  # deleted, or temporarily without leaders
                 absent -= self._cluster.names()
             if gone := sorted(absent & self._absent):
                 raise deleted(gone[0], self._settings.address)
@@ -345,7 +345,8 @@ class KafkaSource(Source):
         watermarks = self.watermarks()
         for topic, number in positions.keys() - watermarks.keys():
             raise TopicError(
-                f"there is no partition {number} of {topic}: the topic was created again; start again", topic=topic
+                f"there is no partition {number} of {topic}: the topic was recreated; restart without a cursor",
+                topic=topic,
             )
         if missing := {tp: (at, watermarks[tp][0]) for tp, at in positions.items() if at < watermarks[tp][0]}:
             raise expired(missing, "retention.ms")
@@ -353,7 +354,7 @@ class KafkaSource(Source):
             if at > watermarks[tp][1] and at > self._cluster.ends([tp], committed=False)[tp]:
                 raise CursorExpiredError(
                     f"{tp[0]}:{tp[1]} ends at {watermarks[tp][1]}, before the position {at}: "
-                    "the topic was created again; start again",
+                    "the topic was recreated; restart without a cursor",
                     missing={tp: (at, watermarks[tp][1])},
                 )
 
@@ -373,7 +374,7 @@ class KafkaSource(Source):
             f"ends at {end}, before the position {at}" if at > end else f"has other records below {at} than were read"
         )
         return CursorExpiredError(
-            f"{tp[0]}:{tp[1]} {found}: its topic was created again, or a broker that lacked records was elected to "
+            f"{tp[0]}:{tp[1]} {found}: its topic was recreated, or a broker that lacked records was elected to "
             "lead it (unclean.leader.election.enable); start from an older cursor, or from the earliest record",
             missing={tp: (at, end)},
         )
@@ -410,7 +411,7 @@ def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]
             if time.monotonic() > deadline:
                 raise UnreachableError(
                     f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s: the server is away, "
-                    "or the line is too slow; try again",
+                    "or the connection is too slow; retry",
                     address=settings.address,
                 )
             records += source.poll(_BATCH_MAX, 0.1)

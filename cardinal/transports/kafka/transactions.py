@@ -324,7 +324,7 @@ class TransactionalKafkaSink(KafkaSink):
         if stopped is not None and self._is_overdue:
             return ClientStoppedError(
                 f"a transaction was open for longer than transaction.timeout.ms ({self._timeout:g} s), and the broker "
-                "has aborted it: start the producer again, and send what was not acknowledged"
+                "has aborted it: restart the producer, and resend unacknowledged blocks"
             )
         return super()._meaning(error, stopped, block_hash)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.registry import Topics
 
-    Marks = dict[Partition, tuple[int, int]]
+    Watermarks = dict[Partition, tuple[int, int]]
 
 _Answer = TypeVar("_Answer")
 
@@ -103,7 +103,7 @@ class Member:
         self.look_for_topics()
         return self._collect(lambda source: dict.fromkeys(source.partitions()))
 
-    def watermarks(self) -> Marks:
+    def watermarks(self) -> Watermarks:
         """Its watermarks by partition of the mux; raises as :meth:`query`."""
         if not self.sources:
             self.look_for_topics()  # for a member that was unreachable until now
@@ -224,7 +224,7 @@ class MuxSource(Source):
             partitions.update(() if isinstance(answer, UnreachableError) else answer)
         return tuple(sorted(partitions))
 
-    def watermarks(self) -> Marks:
+    def watermarks(self) -> Watermarks:
         """The lowest retained offset and the end of every partition of every member.
 
         Raises:

@@ -24,7 +24,7 @@ LIBRARY_LOGGER: Final = logging.Logger("websockets", logging.CRITICAL + 1)  # no
 
 
 async def keep_alive(connection: Connection, interval: float, heard: Callable[[], float]) -> None:
-    """Ping the other side until cancelled, and abort the connection when it is gone.
+    """Ping the other side until cancelled, and abort the connection when it is silent.
 
     The library's keepalive counts only pongs. On a slow link the pong queues behind records, which count as well.
 

@@ -75,7 +75,7 @@ def request_error(frame: Failed, address: str) -> CardinalError:
         case Reason.TOPIC if missing:
             topic, number = next(iter(missing))
             return TopicError(
-                f"{topic} at {address} has no partition {number} any more: the topic was recreated; start again",
+                f"{topic} at {address} has lost partition {number}: the topic was recreated; restart without a cursor",
                 topic=topic,
             )
         case Reason.TOPIC:

@@ -10,7 +10,7 @@ request              meaning                                         answer
 ``get_watermarks``   first and next offset of these topics           ``watermarks``
 ``find_time``        their first offsets at or after a time          ``offsets``
 ``read``             send exactly these partitions from now on       ``reading``
-``credit``           so many more bytes may be sent; 0: I am alive   none
+``credit``           grants more bytes; 0: sign of life              none
 ==================== =============================================== ==============
 
 Any request may be answered with ``failed``. A records message is the Avro value of :data:`_FRAME`: the id of the READ
@@ -285,7 +285,7 @@ _FRAME: Final[Any] = parse_schema(
 )
 _LONG: Final[Any] = parse_schema({"type": "long"})
 _CRC_SIZE: Final = 4
-# What fastavro and snappy were seen to raise on bytes that were cut or altered.
+# Errors of fastavro and snappy on cut or altered bytes (seen).
 _MALFORMED: Final = (
     EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, AttributeError,
 )  # fmt: skip

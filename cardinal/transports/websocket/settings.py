@@ -1,7 +1,7 @@
 """The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
 
 Several hosts are several servers of the same stream: when one is away, the next is used.
-``cardinal://`` is the Go implementation's name for its websocket; here it means ``ws://``.
+``cardinal://`` is the Go implementation's name for its websocket; here it equals ``ws://``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WebsocketOptions(TransportOptions):
     ca: str | None = Field(default=None, alias=_CA)
     """A PEM file with the authority that signed the server's certificate. Default: the system's authorities"""
     certificate: str | None = Field(default=None, alias=_CERTIFICATE)
-    """A PEM file with the client's certificate, for servers that ask for one"""
+    """A PEM file with the client's certificate, for servers that require one"""
     key: str | None = Field(default=None, alias=_KEY)
     """A PEM file with the certificate's key, where the certificate's file does not hold it"""
     key_password: SecretStr | None = Field(default=None, alias=_KEY_PASSWORD)

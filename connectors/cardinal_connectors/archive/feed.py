@@ -142,7 +142,7 @@ class ArchiveFeed:
             if before is not None and payload.parent != before.hash:
                 raise WrongChainError(
                     f"block {number} of the archive is not the child of block {before.number} "
-                    f"(0x{before.hash.hex()}), so the files are of two chains: record one of them again"
+                    f"(0x{before.hash.hex()}), so the files are of two chains: re-record one of them"
                 )
             before = BlockRef(number, payload.hash)
             yield payload
@@ -191,10 +191,10 @@ class ArchiveFeed:
         try:
             return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_File)
         except FileNotFoundError:
-            raise NodeAnswerError(f"the archive lacks block {number}; record it again") from None
+            raise NodeAnswerError(f"the archive lacks block {number}; re-record it") from None
         except (OSError, EOFError, zlib.error, msgspec.DecodeError) as failure:
             raise NodeAnswerError(
-                f"the archive's file of block {number} cannot be read: {failure}; record it again"
+                f"the archive's file of block {number} cannot be read: {failure}; re-record it"
             ) from failure
 
     def _payload(self, number: int, block: _File) -> Payload:
@@ -202,11 +202,11 @@ class ArchiveFeed:
         try:
             wanted = bytes.fromhex(name[2:])
         except ValueError:
-            raise NodeAnswerError(f"the archive's file of block {number} names no hash: record it again") from None
+            raise NodeAnswerError(f"the archive's file of block {number} names no hash: re-record it") from None
         written = self._rules.checked(block.block, block.receipts, block.uncles, wanted)
         if written.number != number:
             raise IntegrityError(
-                f"the archive's file of block {number} holds block {written.number}: rename or record it again",
+                f"the archive's file of block {number} holds block {written.number}: rename or re-record it",
                 number=number,
                 block_hash=wanted,
                 check="number",

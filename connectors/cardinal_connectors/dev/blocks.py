@@ -201,11 +201,11 @@ def _receipts(included: list[_Included]) -> list[JsonDict]:
 
 def _place(block: JsonDict, included: list[_Included], receipts: list[JsonDict]) -> list[JsonDict]:
     """Set block and index in receipts and logs; returns the transactions of the block object."""
-    place = {"blockHash": block["hash"], "blockNumber": block["number"]}
+    position = {"blockHash": block["hash"], "blockNumber": block["number"]}
     transactions = []
     log_index = 0
     for index, (one, receipt) in enumerate(zip(included, receipts, strict=True)):
-        at = {**place, "transactionIndex": hex(index)}
+        at = {**position, "transactionIndex": hex(index)}
         transactions.append({**one.transaction.shown, "gasPrice": hex(one.price), **at})
         receipt.update(at)
         for log in one.logs:

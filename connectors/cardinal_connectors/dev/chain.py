@@ -65,7 +65,7 @@ class DevChain:
         return self._built.get(name)
 
     def finality(self, head: DevBlock) -> Finality | None:
-        """Finality marks at this head, which no reorg removes; None before the merge."""
+        """Finality at this head, which no reorg removes; None before the merge."""
         if not self.settings.merged:
             return None
         depth = self.settings.max_depth

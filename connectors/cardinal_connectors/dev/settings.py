@@ -34,7 +34,7 @@ class DevSettings:
         max_depth: the most blocks that one reorg removes.
         transactions: the most in a block.
         chain_id: as in EIP-155.
-        merged: no difficulty, withdrawals and finality marks, as after Ethereum's merge: only longer chains win.
+        merged: no difficulty, withdrawals and finality, as after Ethereum's merge: only longer chains win.
 
     Raises:
         ConfigurationError: a value out of its bounds; ``setting`` names it.

@@ -161,7 +161,7 @@ class TransactionPool:
 
     def _log(self, source: random.Random, emitter: bytes) -> JsonDict:
         """Random log: a token transfer, or any number of topics with any data."""
-        if source.random() < 0.5:  # noqa: PLR2004 - half of them
+        if source.random() < 0.5:  # noqa: PLR2004 - probability
             parties = [source.choice(self.accounts).address.rjust(32, b"\0") for _ in range(2)]
             topics = [keccak(b"Transfer(address,address,uint256)"), *parties]
             content = source.randrange(1 << 256).to_bytes(32, "big")

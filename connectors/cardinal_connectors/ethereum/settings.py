@@ -65,7 +65,7 @@ class FeedSettings:
         state: publish the state changes of each block; the node has to trace blocks and to prove (:mod:`.state.delta`).
         genesis: the file that the chain's nodes are started with, where the first block's state is to be published and
             the node does not list it (:mod:`.state.genesis`).
-        workers: processes that check long ranges beside this one; None: one for each processor, where there are
+        workers: processes that check long ranges alongside this one; None: one for each processor, where there are
             several.
         worker_blocks: blocks from which on a range is long.
         worker_bytes: remaining bytes of responses from which on processes are started. Starting one takes as long as

@@ -110,7 +110,7 @@ class Decoded:
         """Name of the function or event."""
         return self.signature.name
 
-    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 -- whatever the type of the parameter
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 -- depends on the type of the parameter
         for argument in self.arguments:
             if argument.name == name:
                 return argument.value
@@ -227,7 +227,7 @@ def _event(signature: Signature, topics: tuple[bytes, ...], log: Log) -> Decoded
     return Decoded(signature, arguments, log.data, log.topics, exact)
 
 
-def _topic(parameter: Parameter, topic: bytes) -> Any:  # noqa: ANN401 -- whatever the type of the parameter
+def _topic(parameter: Parameter, topic: bytes) -> Any:  # noqa: ANN401 -- depends on the type of the parameter
     """Value of an indexed parameter; None where the topic does not fit its type."""
     if parameter.dynamic:
         return TopicHash(topic)

@@ -159,7 +159,7 @@ def verify(
         checks: names of :data:`CHECKS` instead of the chain's.
 
     Returns:
-        The encoded block; ``rpc.payload.payload_of`` makes a payload of it without encoding it again.
+        The encoded block; ``rpc.payload.payload_of`` makes a payload of it without re-encoding it.
 
     Raises:
         IntegrityError: ``check`` names the first failed check, or ``form`` where a field is missing.

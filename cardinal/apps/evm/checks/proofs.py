@@ -86,7 +86,7 @@ def _differences(
         yield from _leaves(before, after, path)
         return
     if len(path) == _NIBBLES:
-        raise ApplicationError("a state proof goes deeper than a key is long")
+        raise ApplicationError("a state proof is deeper than a key is long")
     for digit in _turns(before, after):
         yield from _differences(_child(before, digit, nodes), _child(after, digit, nodes), path + digit, nodes)
 

@@ -5,7 +5,7 @@ Rules:
 1. Everything is recomputed from the payload's own entries. The header must hash to the block, and every part to its
    root in the header.
 2. A payload has all parts of its block, and no entry that is none of them: what is absent fails the check of its root.
-3. Not checked, because no published bytes prove it: the finality marks, accounts and storage, a total difficulty before
+3. Not checked, because no published bytes prove it: finality, accounts and storage, a total difficulty before
    the merge, a state-sync transaction outside the body. Receipts before Byzantium (their state roots are not
    published) and in a block with deposits (their nonces are not) are held to bloom, gas and signers, not to their root.
 4. A check that honest blocks of a chain do not pass (``Chain.unchecked``) is skipped.

@@ -160,12 +160,12 @@ def _keys(block: Block, transaction: int) -> dict[str, Any]:
 def _result(block_rows: Decoded | Undecoded) -> dict[str, str | None]:
     if isinstance(block_rows, Undecoded):
         return {"name": None, "signature": None, "arguments": None, "reason": block_rows.reason}
-    arguments = [{"name": each.name, "type": each.type, "value": _shown(each.value)} for each in block_rows.arguments]
+    arguments = [{"name": each.name, "type": each.type, "value": _plain(each.value)} for each in block_rows.arguments]
     text = json.dumps(arguments, ensure_ascii=False)
     return {"name": block_rows.name, "signature": block_rows.signature.text, "arguments": text, "reason": None}
 
 
-def _shown(value: Any) -> Any:  # noqa: ANN401 -- whatever a contract can say
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- any ABI value
     match value:
         case bool() | str():
             return value
@@ -174,7 +174,7 @@ def _shown(value: Any) -> Any:  # noqa: ANN401 -- whatever a contract can say
         case TopicHash():
             return {"hash": _text(value.hash)}
         case tuple() | list():
-            return [_shown(each) for each in value]
+            return [_plain(each) for each in value]
         case _:
             return str(value)
 

@@ -3,7 +3,7 @@
 Rules:
 
 1. A list has a value for every row of its table, in the order of the blocks; None is null.
-2. Numbers are ``int`` whatever their size, times microseconds and dates days since 1970, hashes and data ``0x`` text.
+2. Numbers are ``int`` of any size, times microseconds and dates days since 1970, hashes and data ``0x`` text.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Batches:
         fetcher: fetches the blocks.
         workers: the worker pool; None for none.
         rules: verification rules.
-        finality: marks for the blocks.
+        finality: finality of the payloads.
         last: the last block's number.
         totals: supplies the total difficulty after the merge.
         settings: threshold for workers in bytes, and whether evidence of state is requested.

@@ -106,7 +106,7 @@ def header_of(block: RpcBlock) -> BlockHeader:
     try:
         return msgspec.convert(texts, BlockHeader)
     except msgspec.ValidationError as other:
-        raise NodeAnswerError(f"the node gave an object that is no block: {other}") from other
+        raise NodeAnswerError(f"the node returned an object that is no block: {other}") from other
 
 
 def is_named(header: RpcHeader, block_hash: bytes) -> bool:

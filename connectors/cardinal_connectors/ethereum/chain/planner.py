@@ -187,7 +187,7 @@ class Planner:
         self._check_parent(block.header)
         header, total, payload = await self._verified(block, finality)
         if header is not block.header:
-            self._check_parent(header)  # the block was fetched again, perhaps with another parent
+            self._check_parent(header)  # the block was refetched, perhaps with another parent
         ref = BlockRef(header.height, header.id)
         self._recent.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
         return payload

@@ -131,9 +131,7 @@ class RpcClient:
                     raise NodeAnswerError(str(refused), code=refused.code) from None
                 self._batch_size.refused(len(part))
             except SlowError:
-                slow += (
-                    1  # not reset by what is answered between: a call that is always slow must not be asked for ever
-                )
+                slow += 1  # other answers do not reset it: a call that is always slow must not be retried for ever
                 if slow >= self._settings.attempts:
                     raise
                 self._batch_size.refused(len(part))

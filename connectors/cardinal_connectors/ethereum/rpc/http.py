@@ -115,7 +115,7 @@ class HttpTransport:
         async for part in answer.content.iter_any():
             size += len(part)
             if size > self._settings.answer:
-                raise TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; ask for less")
+                raise TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; request less")
             parts.append(part)
         return b"".join(parts)
 

@@ -55,7 +55,7 @@ class JsonFrames:
             del self._buffer[:end]
             self._at, self._first_done = 0, True
         if len(self._buffer) > self._most:
-            raise LongTextError(f"the node's answer is longer than {self._most} bytes; ask for less")
+            raise LongTextError(f"the node's answer is longer than {self._most} bytes; request less")
         return frames
 
     def _line(self) -> int | None:

@@ -120,11 +120,11 @@ def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAns
     )
 
 
-def elsewhere(endpoint: Endpoint, status: int, place: str) -> NodeAnswerError:
+def elsewhere(endpoint: Endpoint, status: int, location: str) -> NodeAnswerError:
     """Error for a redirection; names scheme, host and port of the target."""
     address = endpoint.address
     try:
-        to = f", to {Endpoint.parse(place).address}" if "://" in place else ""
+        to = f", to {Endpoint.parse(location).address}" if "://" in location else ""
     except ConfigurationError:
         to = ""
     return NodeAnswerError(f"{address} redirects to another URL (HTTP {status}{to}): use that URL", code=status)

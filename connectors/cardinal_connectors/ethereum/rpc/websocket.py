@@ -117,7 +117,7 @@ class WebSocketTransport:
         )
         async for message in socket:
             if message.type is aiohttp.WSMsgType.ERROR and socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
-                failure = TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; ask for less")
+                failure = TooLargeError(f"the node's answer is longer than {self._settings.answer} bytes; request less")
             if message.type in {aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY}:
                 self._pending.take(message.data.encode() if isinstance(message.data, str) else message.data)
         self._pending.fail(failure)

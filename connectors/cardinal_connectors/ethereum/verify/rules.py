@@ -64,7 +64,7 @@ class Rules:
             written: a verified block.
             total: its total difficulty; zero where the application decides, as after a merge without a preset
                 (:mod:`.total_difficulty`).
-            finality: marks, none above the block.
+            finality: none above the block.
             delta: its state delta; None announces none.
 
         """
@@ -87,7 +87,7 @@ class Rules:
 
 
 def clamped(finality: Finality, height: int) -> Finality:
-    """Finality marks of a block, limited to its own height, since its reader has no block above it."""
+    """Finality of a block, limited to its own height, since its reader has no block above it."""
 
     def clamp(number: int | None) -> int | None:
         return None if number is None else min(number, height)

@@ -32,7 +32,7 @@ class VerificationJob(NamedTuple):
 
     Attributes:
         rules: rules of the chain.
-        finality: marks for blocks after the merge.
+        finality: finality of blocks after the merge.
         final: total difficulty of those; zero where unknown.
         raws: JSON of each block and of its receipts, as fetched.
 
