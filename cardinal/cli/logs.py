@@ -69,7 +69,7 @@ class _Json(_Lines):
 def set_up(level: str, form: Literal["text", "json"]) -> None:
     """Send the log to standard error; a second call replaces the first."""
     root = logging.getLogger()
-    for handler in [one for one in root.handlers if isinstance(one, _Stderr)]:
+    for handler in [each for each in root.handlers if isinstance(each, _Stderr)]:
         root.removeHandler(handler)
     handler = _Stderr()
     handler.setFormatter(_Json() if form == "json" else _Text())
@@ -80,7 +80,7 @@ def set_up(level: str, form: Literal["text", "json"]) -> None:
 
 def report_error(sentence: str) -> None:
     """Print the final error of a command: ``error: …`` on standard error, or a JSON line where the log is JSON."""
-    ours = [one for one in logging.getLogger().handlers if isinstance(one, _Stderr)]
+    ours = [each for each in logging.getLogger().handlers if isinstance(each, _Stderr)]
     if ours and isinstance(ours[0].formatter, _Json):
         logging.getLogger("cardinal.cli").error(sentence)
     else:

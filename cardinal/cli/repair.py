@@ -93,8 +93,8 @@ def _report(what: RepairRange, done: Repaired) -> None:
         *(what.start, what.stop, done.complete, len(done.missing), len(done.partial), done.sent),
     )
     if done.left:
-        shown = [("?" if one.number is None else str(one.number), one.hash.hex()) for one in done.left[:_NAMED]]
-        names = ", ".join(f"{number} (0x{block})" for number, block in shown)
+        named = [("?" if ref.number is None else str(ref.number), ref.hash.hex()) for ref in done.left[:_NAMED]]
+        names = ", ".join(f"{number} (0x{block})" for number, block in named)
         more = f" and {len(done.left) - _NAMED} more" if len(done.left) > _NAMED else ""
         LOG.warning("left partially published, because the node does not have them: %s%s", names, more)
     if not done.looked:

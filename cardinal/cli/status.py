@@ -29,12 +29,12 @@ _HASH_BYTES: Final = 32
 def _hash(context: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
     del context, parameter
     try:
-        found = None if text is None else bytes.fromhex(text.removeprefix("0x"))
+        block_hash = None if text is None else bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
-        found = b""
-    if found is not None and len(found) != _HASH_BYTES:
+        block_hash = b""
+    if block_hash is not None and len(block_hash) != _HASH_BYTES:
         raise click.BadParameter(f"write a block's whole hash, 0x and 64 hex digits, not {text!r}")
-    return found
+    return block_hash
 
 
 @click.command()
@@ -71,11 +71,11 @@ def status(
       cardinal status kafka://localhost:9092 --chain-id 1 --hash 0x88e9…  (the whole hash)
     """
     source = stream(url, config)
-    found = streams(source, app_name, chain_id, topic)
+    apps = streams(source, app_name, chain_id, topic)
     if block_hash is not None:
-        _explain(source, found, block_hash, as_json=as_json)
+        _explain(source, apps, block_hash, as_json=as_json)
         return
-    for app in found:
+    for app in apps:
         state = stream_state(source, app, blocks)
         retention = topic_states(source, app, [app.default_topic])[0].retention_ms
         if as_json:
@@ -84,15 +84,15 @@ def status(
             _print(f"{app.chain} on {source}", app, state, retention)
 
 
-def _explain(source: TransportUrl, found: list[Application], block_hash: bytes, *, as_json: bool) -> None:
-    explanations = [(app, explain_block(source, app, block_hash)) for app in found]
+def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *, as_json: bool) -> None:
+    explanations = [(app, explain_block(source, app, block_hash)) for app in apps]
     app, block = next(((app, each) for app, each in explanations if each.state != "unknown"), explanations[0])
     if as_json:
         click.echo(json.dumps({"chain": app.chain, **_explanation(block)}))
         return
     if block.state == "unknown":
         raise ConfigurationError(
-            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in found)}: it was never "
+            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in apps)}: it was never "
             "published, or retention has expired it",
             setting="hash",
         )

@@ -49,13 +49,13 @@ def topics(
       cardinal topics kafka://localhost:9092 --chain-id 1337 --delete
     """
     source = stream(url, config)
-    found = streams(source, app_name, chain_id, topic)
-    if delete and len(found) > 1:
-        chains = ", ".join(app.chain for app in found)
+    apps = streams(source, app_name, chain_id, topic)
+    if delete and len(apps) > 1:
+        chains = ", ".join(app.chain for app in apps)
         raise click.UsageError(
             f"there are several streams ({chains}): name the one to delete by --chain-id (and --app)"
         )
-    for app in found:
+    for app in apps:
         names = topics_of(source, app)
         states = topic_states(source, app, names)
         if as_json:
@@ -72,8 +72,8 @@ def topics(
 def _print(title: str, states: list[TopicState]) -> None:
     click.echo(click.style(title, bold=True))
     click.echo(_COLUMNS.format("topic", "partitions", "records", "retention"))
-    for one in states:
-        click.echo(_COLUMNS.format(one.name, one.partitions, one.records, _retention(one.retention_ms)))
+    for state in states:
+        click.echo(_COLUMNS.format(state.name, state.partitions, state.records, _retention(state.retention_ms)))
 
 
 def _retention(milliseconds: int | None) -> str:

@@ -57,8 +57,8 @@ def with_secrets(url: TransportUrl) -> TransportUrl:
 
 def check_secrets(url: TransportUrl) -> None:
     """Check early that the files of a URL, and of a mux's members, can be read; raises as :func:`with_secrets`."""
-    for one in (url, *(member for _, member in url.members)):
-        with_secrets(one)
+    for each in (url, *(member for _, member in url.members)):
+        with_secrets(each)
 
 
 def read_secret(path: Path, setting: str) -> str:

@@ -177,10 +177,10 @@ def load_settings(file: Path) -> Settings:
         raise ConfigurationError(f"the settings {file} are not UTF-8", setting="config") from None
     except tomllib.TOMLDecodeError as error:
         # Only the position: the rest of the library's message may repeat a value.
-        found = re.search(r"\(at (.*)\)$", str(error))
-        where = found[1] if found else "end of document"
+        match = re.search(r"\(at (.*)\)$", str(error))
+        position = match[1] if match else "end of document"
         raise ConfigurationError(
-            f"the settings {file} are not TOML: correct them at {where}", setting="config"
+            f"the settings {file} are not TOML: correct them at {position}", setting="config"
         ) from None
     try:
         return Settings.model_validate(data)
@@ -243,14 +243,14 @@ def find_node(
     check_text(text)
     several = text.split(",")
     if len(several) > 1 and all(map(_NAME.fullmatch, several)):
-        found = [find_node(name, config, environ) for name in several]
-        other = next((name for name, url in zip(several, found, strict=True) if url.options != found[0].options), None)
+        urls = [find_node(name, config, environ) for name in several]
+        other = next((name for name, url in zip(several, urls, strict=True) if url.options != urls[0].options), None)
         if other is not None:
             raise ConfigurationError(
                 f"the nodes {several[0]!r} and {other!r} have different options: give them the same",
                 setting=f"nodes.{other}",
             )
-        return NodeUrl(tuple(node for url in found for node in url.nodes), found[0].options)
+        return NodeUrl(tuple(node for url in urls for node in url.nodes), urls[0].options)
     names = _Names.read(text, config, environ)
     return parse_node_url(text) if names is None else names.node(text)
 
@@ -319,11 +319,11 @@ class _Names:
             )
         what = given[0]
         text = source[what] if what == "url" else read_secret(Path(source[what]), what)
-        where = f"nodes.{name}.{what} in {self.file}" if in_file else f"{_stem(name)}{what.upper()}"
+        origin = f"nodes.{name}.{what} in {self.file}" if in_file else f"{_stem(name)}{what.upper()}"
         try:
             url = parse_node_url(text)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error}", setting=f"nodes.{name}") from None
+            raise ConfigurationError(f"{origin}: {error}", setting=f"nodes.{name}") from None
         last = url.nodes[-1].credentials
         layers = [variables, file, last] if in_file else [variables, last, file]
         credentials = {**_first(layers, "token", "token_file"), **_first(layers, "header")}
@@ -334,8 +334,8 @@ class _Names:
                 setting=f"nodes.{name}",
             )
         nodes: list[Endpoint] = [*url.nodes[:-1], replace(url.nodes[-1], credentials=MappingProxyType(credentials))]
-        found = NodeUrl(tuple(nodes), url.options)
-        return found.with_options(options) if in_file else found.with_options({**options, **url.options})
+        feed = NodeUrl(tuple(nodes), url.options)
+        return feed.with_options(options) if in_file else feed.with_options({**options, **url.options})
 
     def _mux(self, name: str, table: StreamSettings, above: tuple[str, ...]) -> TransportUrl:
         if table.url is not None or name in above:
@@ -351,18 +351,18 @@ class _Names:
         """ConfigurationError for a login or options of a mux, which belong to its members."""
         of_file = [what for what in ("user", "password", "password_file", "options") if getattr(table, what)]
         variables = self._variables(name, StreamSettings).keys() - {"url"}
-        if given := [*of_file, *(_stem(name) + what.upper() for what in sorted(variables))]:
+        if misplaced := [*of_file, *(_stem(name) + what.upper() for what in sorted(variables))]:
             raise ConfigurationError(
                 f"the stream {name!r} is a mux, whose members have a user, a password and options each: leave out "
-                f"{', '.join(given)}, and give it to the members",
+                f"{', '.join(misplaced)}, and give it to the members",
                 setting=f"streams.{name}",
             )
 
     def _variables(self, name: str, table: type[_Table]) -> dict[str, str]:
         """The variables of one stream or node, by setting."""
         names = table.model_fields.keys() - {"members", "options"}
-        found = {what: variable(_stem(name) + what.upper(), self.environ) for what in names}
-        return {what: value for what, value in found.items() if value is not None}
+        values = {what: variable(_stem(name) + what.upper(), self.environ) for what in names}
+        return {what: value for what, value in values.items() if value is not None}
 
     def _unknown(self, what: str, name: str, names: Mapping[str, object]) -> ConfigurationError:
         if self.file is not None:
@@ -390,8 +390,8 @@ def _parsed(text: str, where: str) -> TransportUrl:
 
 def _login(url: TransportUrl) -> dict[str, str]:
     """The login of a URL as a layer."""
-    found = {"user": url.user, "password": url.password, "password_file": url.options.get("password_file")}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {"user": url.user, "password": url.password, "password_file": url.options.get("password_file")}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _with_login(url: TransportUrl, layers: Sequence[Mapping[str, str]], name: str) -> TransportUrl:
@@ -410,5 +410,5 @@ def _with_login(url: TransportUrl, layers: Sequence[Mapping[str, str]], name: st
 
 def _first(layers: Sequence[Mapping[str, str]], *names: str) -> dict[str, str]:
     """These settings, from the first layer that has any of them."""
-    found = ({name: layer[name] for name in names if name in layer} for layer in layers)
-    return next(filter(None, found), {})
+    matching = ({name: layer[name] for name in names if name in layer} for layer in layers)
+    return next(filter(None, matching), {})

@@ -291,9 +291,9 @@ def mux_of(members: Sequence[tuple[int | None, TransportUrl]]) -> TransportUrl:
 
 def numbered(text: str) -> tuple[int | None, str]:
     """The first partition number of a mux's member, or None, and the rest."""
-    found = _NUMBERED.fullmatch(text)
-    assert found is not None, "the expression matches every text"  # noqa: S101 - for the type checker
-    return None if found["number"] is None else int(found["number"]), found["name"]
+    match = _NUMBERED.fullmatch(text)
+    assert match is not None, "the expression matches every text"  # noqa: S101 - for the type checker
+    return None if match["number"] is None else int(match["number"]), match["name"]
 
 
 def parse_node_url(url: str | NodeUrl) -> NodeUrl:
@@ -383,14 +383,14 @@ def _host(scheme: str, text: str, at: int) -> str:
     default = _DEFAULT_PORTS.get(scheme)
     if default is None:
         return text
-    found = _HOST.fullmatch(text)
-    port = default if found is None or found["port"] is None else int(found["port"])
-    if found is None or not 0 < port <= _PORT_MAX:
+    match = _HOST.fullmatch(text)
+    port = default if match is None or match["port"] is None else int(match["port"])
+    if match is None or not 0 < port <= _PORT_MAX:
         raise _refused(
             f"host {at} of this {scheme} URL cannot be read: write {_FORMS[scheme]}, with a port from 1 to {_PORT_MAX} "
             "and an IPv6 address in brackets, and an @ behind a percent-encoded password"
         )
-    return f"{found['name']}:{port}"
+    return f"{match['name']}:{port}"
 
 
 def _options(scheme: str, query: str) -> Mapping[str, str]:

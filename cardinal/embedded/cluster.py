@@ -84,8 +84,8 @@ class EmbeddedCluster:
         with ThreadPoolExecutor(len(self.nodes)) as pool:
             started = [pool.submit(node.start, timeout) for node in self.nodes]
         try:
-            for one in started:
-                one.result()
+            for future in started:
+                future.result()
         except BaseException:
             self.kill()
             raise
@@ -115,17 +115,17 @@ class EmbeddedCluster:
 
 def _chosen(folders: list[Path]) -> tuple[int, ...]:
     """The controller ports of the nodes with these data folders, chosen and saved where they are new."""
-    found = [load_state(writable(folder, hint="take another data folder")) for folder in folders]
-    cluster_id = next((state.cluster_id for state in found if state), None) or new_cluster_id()
-    taken = {port for state in found if state for port in state.ports}
+    states = [load_state(writable(folder, hint="take another data folder")) for folder in folders]
+    cluster_id = next((state.cluster_id for state in states if state), None) or new_cluster_id()
+    used = {port for state in states if state for port in state.ports}
     controllers: list[int] = []
-    for folder, old in zip(folders, found, strict=True):
+    for folder, old in zip(folders, states, strict=True):
         state = old
         if state is None:
             ports: list[int] = []
             for _ in range(3):
-                ports.append(free_port(exclude=taken))
-                taken.add(ports[-1])
+                ports.append(free_port(exclude=used))
+                used.add(ports[-1])
             state = BrokerState(cluster_id, *ports)
             save_state(folder, state)
         controllers.append(state.controller_port)

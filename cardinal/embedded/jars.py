@@ -174,10 +174,10 @@ def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], 
             _log.debug("attempt %d at %s: %s", attempt, jar.name, error)
             if attempt == _ATTEMPTS:
                 raise _unfetched(folder, jar) from error
-    found = _sha256(fetched)
-    if found != jar.sha256:
+    digest = _sha256(fetched)
+    if digest != jar.sha256:
         raise JarError(
-            f"{jar.name} was refused: its SHA-256 is {found[:12]}…, not {jar.sha256[:12]}… as in the lock; check the "
+            f"{jar.name} was refused: its SHA-256 is {digest[:12]}…, not {jar.sha256[:12]}… as in the lock; check the "
             "repository or proxy that serves it",
             jar=jar.name,
         )

@@ -86,8 +86,8 @@ def system_java(environ: Mapping[str, str] | None = None) -> Java | None:
     """The first Java 17 or 21 of ``JAVA_HOME`` and ``java`` on PATH, or None."""
     environ = os.environ if environ is None else environ
     candidates = [Path(home, "bin", "java")] if (home := environ.get("JAVA_HOME")) else []
-    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
-        candidates.append(Path(found))
+    if java_on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        candidates.append(Path(java_on_path))
     for candidate in candidates:
         java = _probe(candidate)
         if java is not None and java.release in SUPPORTED:

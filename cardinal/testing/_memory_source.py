@@ -61,12 +61,12 @@ class MemorySource(Source):
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        found = {tp: high for tp, (_, high) in self._broker.marks(self.partitions()).items()}
+        offsets = {tp: high for tp, (_, high) in self._broker.marks(self.partitions()).items()}
         for record in reversed(self._broker.records()):
             tp = (record.topic, record.partition)
-            if tp in found and record.timestamp_ms >= timestamp_ms:
-                found[tp] = record.offset
-        return found
+            if tp in offsets and record.timestamp_ms >= timestamp_ms:
+                offsets[tp] = record.offset
+        return offsets
 
     def close(self) -> None:
         """Nothing to release. May be called twice."""

@@ -78,9 +78,9 @@ def block_name(of: bytes) -> str:
 
 def block_number(name: str) -> int:
     """The number of a block with this name."""
-    if (found := _NAME.fullmatch(name)) is None:
+    if (match := _NAME.fullmatch(name)) is None:
         raise ConfigurationError(f"a block's name is its number and letters, such as 3a, not {name!r}", setting="name")
-    return int(found[1])
+    return int(match[1])
 
 
 def as_received(payload: Payload) -> Payload:

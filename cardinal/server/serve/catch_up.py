@@ -126,9 +126,9 @@ def _take_frame(chunks: list[Chunk]) -> list[Chunk]:
     while count < len(chunks) and size < FRAME_BYTES:
         size += len(chunks[count].data)
         count += 1
-    found = chunks[:count]
+    frame = chunks[:count]
     del chunks[:count]
-    return found
+    return frame
 
 
 def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source], None]:

@@ -235,7 +235,8 @@ class Upstream:
             if chunks:
                 self.ring.append(chunks)
                 self.records += len(records)
-                self.head_ms = max((one.timestamp_ms for one in records if one.key[:1] == _BATCH), default=self.head_ms)
+                times = [record.timestamp_ms for record in records if record.key[:1] == _BATCH]
+                self.head_ms = max(times, default=self.head_ms)
                 self._up()
                 self._wake()
 

@@ -300,9 +300,9 @@ class FaultKit:
                 attempts += 1
                 if attempts > _ATTEMPTS:
                     return run
-                found = self._checked(script, chain)
-                if found.reason is not None:
-                    better = found
+                smaller_run = self._checked(script, chain)
+                if smaller_run.reason is not None:
+                    better = smaller_run
                     break
         return run
 
@@ -311,9 +311,9 @@ class FaultKit:
         expected = self._expected(chain, plain(chain.heaviest(), run.script.missing))
         lines = [event["lines"] for event in expected.events if "lines" in event]
         for script in one_kill(expected.script, lines):
-            found = self._checked(script, chain)
-            if found.reason is not None:
-                return found
+            shorter = self._checked(script, chain)
+            if shorter.reason is not None:
+                return shorter
         return run
 
     def _failure(self, chain: Chain, run: _Run) -> Failure:

@@ -242,8 +242,8 @@ def _long(number: int) -> bytes:
 
 def _read_long(data: bytes, at: int) -> tuple[int, int] | None:
     """The Avro long at a position of these bytes and the position after it; None where the bytes end before."""
-    found = _read_varint(data, at)
-    return None if found is None else ((found[0] >> 1) ^ -(found[0] & 1), found[1])
+    varint = _read_varint(data, at)
+    return None if varint is None else ((varint[0] >> 1) ^ -(varint[0] & 1), varint[1])
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int] | None:

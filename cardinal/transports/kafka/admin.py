@@ -124,8 +124,8 @@ class Cluster:
         ends = self.ends(partitions)  # first: a record written between the two queries may match
         spec = OffsetSpec.for_timestamp(timestamp_ms)
         level = IsolationLevel.READ_COMMITTED
-        found = self._offsets(partitions, spec, lowest=_NO_RECORD, isolation_level=level)
-        return {tp: offset if offset > _NO_RECORD else ends[tp] for tp, offset in found.items()}
+        offsets = self._offsets(partitions, spec, lowest=_NO_RECORD, isolation_level=level)
+        return {tp: offset if offset > _NO_RECORD else ends[tp] for tp, offset in offsets.items()}
 
     def metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401 - confluent-kafka's ClusterMetadata
         """Current metadata of the cluster, or of one topic; queried in slices, so that a refusal fails immediately."""
@@ -215,9 +215,9 @@ class Cluster:
     def _refuse_hidden(self, absent: Sequence[str]) -> None:
         """RefusedError for a topic that we are not permitted to describe: Kafka reports that only by name."""
         for name in absent[:1]:  # a reader that waits for topics repeats the query, for the next one
-            found = self.metadata(name).topics.get(name)
-            if found is not None and found.error is not None and found.error.code() in FORBIDDEN:
-                raise self.reasons.map(found.error, f"while looking for the topic {name}")
+            topic = self.metadata(name).topics.get(name)
+            if topic is not None and topic.error is not None and topic.error.code() in FORBIDDEN:
+                raise self.reasons.map(topic.error, f"while looking for the topic {name}")
 
     def _offsets(
         self,
@@ -348,8 +348,8 @@ class TopicAdmin:
 
     def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
         """Retention of these topics, -1 for ever, without those whose settings may not be read."""
-        found = {name: self._config(name).get("retention.ms") for name in names}
-        return {name: int(value) for name, value in found.items() if value}
+        values = {name: self._config(name).get("retention.ms") for name in names}
+        return {name: int(value) for name, value in values.items() if value}
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete topics, and wait until no broker lists them.

@@ -52,7 +52,7 @@ class Messages:
         append = rows.append
         next_offsets: dict[Partition, int] = {}
         offset: Any = None
-        topic, partition, time, found, headers = "", -1, 0, None, _NONE
+        topic, partition, time, raw_headers, headers = "", -1, 0, None, _NONE
         for message in messages:
             if (failure := error(message)) is not None:
                 self._failed(failure, message)
@@ -67,9 +67,9 @@ class Messages:
             if key and key[0] == without:
                 append((topic, partition, offset, key, value_of(message) or b"", time, _NONE))
                 continue
-            if (other := headers_of(message)) != found:  # a topic's records are mostly of one producer
-                found = other
-                headers = _pairs(found) if found else _NONE
+            if (current := headers_of(message)) != raw_headers:  # a topic's records are mostly of one producer
+                raw_headers = current
+                headers = _pairs(raw_headers) if raw_headers else _NONE
             time = time_of(message)[1]
             append((topic, partition, offset, key, value_of(message) or b"", time, headers))
         if offset is not None:
@@ -77,6 +77,6 @@ class Messages:
         return rows, next_offsets
 
 
-def _pairs(found: Any) -> Headers:  # noqa: ANN401 - confluent-kafka's type is wider than its values
+def _pairs(pairs: Any) -> Headers:  # noqa: ANN401 - confluent-kafka's type is wider than its values
     """Headers without nulls, which Cardinal never writes."""
-    return tuple([(name, value or b"") for name, value in found])
+    return tuple([(name, value or b"") for name, value in pairs])

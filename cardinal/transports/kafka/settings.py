@@ -177,8 +177,8 @@ class KafkaSettings(TransportOptions):
     @classmethod
     def given(cls, url: TransportUrl) -> dict[str, str]:
         """The options by their first names, with brokers and login of the URL among them."""
-        found = {"bootstrap.servers": url.address, "sasl.username": url.user, "sasl.password": url.password}
-        options = {name: value for name, value in found.items() if value is not None}
+        login = {"bootstrap.servers": url.address, "sasl.username": url.user, "sasl.password": url.password}
+        options = {name: value for name, value in login.items() if value is not None}
         for name, value in url.options.items():
             proper = _ALIASES.get(name, name)
             if proper in options:
@@ -304,8 +304,8 @@ class KafkaSettings(TransportOptions):
 
     def _fixed(self, defaults: Mapping[str, str], fixed: Mapping[str, str]) -> dict[str, str]:
         for name, value in fixed.items():
-            given = self.properties.get(name)
-            if given is not None and given.lower() not in _SAME.get(name, frozenset()) | {value}:
+            chosen = self.properties.get(name)
+            if chosen is not None and chosen.lower() not in _SAME.get(name, frozenset()) | {value}:
                 raise _fixed(name, value)
         return {**_COMMON, **defaults, **self.properties, **fixed}
 
@@ -327,11 +327,11 @@ def first_name(name: str) -> str:
 def unknown_option(name: str) -> ConfigurationError:
     """The error for an option that neither we nor librdkafka have."""
     ours = {*KafkaSettings.names(), *_ALIASES} - {"bootstrap.servers"}
-    known = {*ours, *_COMMON, *_PRODUCER, *_CONSUMER, *_PRODUCER_FIXED, *_CONSUMER_FIXED, *_OTHERS}
-    options = ", ".join(sorted(one for one in ours if one.startswith("cardinal.")))
+    existing = {*ours, *_COMMON, *_PRODUCER, *_CONSUMER, *_PRODUCER_FIXED, *_CONSUMER_FIXED, *_OTHERS}
+    options = ", ".join(sorted(option for option in ours if option.startswith("cardinal.")))
     full = f"cardinal.{name}"
     remedy = (
-        f"did you mean {full}?" if full in ours else nearest(name, known, f"use a librdkafka property, or {options}")
+        f"did you mean {full}?" if full in ours else nearest(name, existing, f"use a librdkafka property, or {options}")
     )
     return ConfigurationError(f"there is no option {name} of kafka:// URLs: {remedy}", setting=name)
 

@@ -115,9 +115,9 @@ class KafkaSource(Source):
             if gone := sorted(absent & self._absent):
                 raise deleted(gone[0], self._settings.address)
             self._absent = absent
-            found = {(topic, number) for topic, count in counts.items() for number in range(count)}
-            if not found <= set(self._known):
-                self._known = tuple(sorted(found.union(self._known)))
+            existing = {(topic, number) for topic, count in counts.items() for number in range(count)}
+            if not existing <= set(self._known):
+                self._known = tuple(sorted(existing.union(self._known)))
         return self._known
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
@@ -129,9 +129,9 @@ class KafkaSource(Source):
             TopicError: a topic was deleted.
 
         """
-        known = self._known
-        starts, ends = self._cluster.starts(known), self._cluster.ends(known)
-        return {tp: (starts[tp], ends[tp]) for tp in known}
+        partitions = self._known
+        starts, ends = self._cluster.starts(partitions), self._cluster.ends(partitions)
+        return {tp: (starts[tp], ends[tp]) for tp in partitions}
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
@@ -370,11 +370,11 @@ class KafkaSource(Source):
         if at < low:
             return expired({tp: (at, low)}, "retention.ms")
         end = self._cluster.ends([tp], committed=False)[tp]
-        found = (
+        finding = (
             f"ends at {end}, before the position {at}" if at > end else f"has other records below {at} than were read"
         )
         return CursorExpiredError(
-            f"{tp[0]}:{tp[1]} {found}: its topic was recreated, or a broker that lacked records was elected to "
+            f"{tp[0]}:{tp[1]} {finding}: its topic was recreated, or a broker that lacked records was elected to "
             "lead it (unclean.leader.election.enable); start from an older cursor, or from the earliest record",
             missing={tp: (at, end)},
         )

@@ -235,7 +235,7 @@ class TransactionalKafkaSink(KafkaSink):
 
     def _beat(self) -> None:
         topics, self._behind_markers = self._behind_markers, set()
-        partitions = [(one, number) for one in sorted(topics) for number in range(self._topics[one].partitions)]
+        partitions = [(topic, number) for topic in sorted(topics) for number in range(self._topics[topic].partitions)]
         if partitions:
             with contextlib.suppress(CardinalError):  # a broker that is away fails transactions
                 self._plain.beat(partitions)

@@ -346,7 +346,7 @@ class MuxSource(Source):
         deadline = time.monotonic() + wait
         while True:
             looks = [member.look_for_topics for member in self._members]
-            away = next((one for one in self._of_all(looks) if one is not None), None)
+            away = next((error for error in self._of_all(looks) if error is not None), None)
             absent = frozenset(topics).intersection(*(member.missing for member in self._members))
             if not absent or all(member.url.scheme == "null" for member in self._members):
                 return

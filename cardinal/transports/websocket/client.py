@@ -107,16 +107,16 @@ class Client:
         requesting = self._request(make, purpose)
         try:
             waiting = asyncio.run_coroutine_threadsafe(requesting, self._loop)
-            found = waiting.result(self._settings.connect_timeout + CLOSE_SECONDS)
+            response = waiting.result(self._settings.connect_timeout + CLOSE_SECONDS)
         except (RuntimeError, TimeoutError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
             requesting.close()
             raise self._failure or _closed_error() from None
-        if isinstance(found, protocol.Failed):
-            raise request_error(found, self._settings.address)
-        if not isinstance(found, answer):
+        if isinstance(response, protocol.Failed):
+            raise request_error(response, self._settings.address)
+        if not isinstance(response, answer):
             self.close()
             raise RemoteProtocolError(f"the server at {self._settings.address} answered another request")
-        return found
+        return response
 
     def wake(self) -> None:
         """Send the inbox's READ and credit; without a connection the next one begins with them."""

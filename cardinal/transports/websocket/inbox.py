@@ -95,19 +95,20 @@ class Inbox:
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
         with self._changed:
-            return {tp: one.position for tp, one in self._partitions.items()}
+            return {tp: state.position for tp, state in self._partitions.items()}
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing of exactly these partitions."""
         paused = frozenset(partitions)
         with self._changed:
-            for tp, one in self._partitions.items():
-                if one.paused == (tp in paused):
+            for tp, state in self._partitions.items():
+                if state.paused == (tp in paused):
                     continue
-                one.paused = not one.paused
+                state.paused = not state.paused
                 self._unread = True
-                if one.entries:
-                    one.entries[0].records, one.entries[0].at = None, 0  # only what is counted stays in memory
+                if state.entries:
+                    # Only the counted bytes stay in memory.
+                    state.entries[0].records, state.entries[0].at = None, 0
             self._evict()
 
     def take(self, limit: int, timeout: float) -> list[Record]:
@@ -139,19 +140,19 @@ class Inbox:
     def assign(self, positions: Mapping[Partition, int], read: int) -> None:
         """Read these partitions from the READ with this id on; records received before are discarded."""
         with self._changed:
-            self._owed += sum(one.size for one in self._partitions.values())
+            self._owed += sum(state.size for state in self._partitions.values())
             self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
             self._unread, self._error = False, None
 
     def connected(self) -> None:
         """Begin a new connection: the next READ names all offsets, and no credit is granted yet."""
         with self._changed:
-            for one in self._partitions.values():
-                one.named = True
+            for state in self._partitions.values():
+                state.named = True
             self._unread = bool(self._partitions)
             self._error = None  # a server that still cannot read from there repeats it
             self._credit = 0
-            self._owed = max(0, self._window - sum(one.size for one in self._partitions.values()))
+            self._owed = max(0, self._window - sum(state.size for state in self._partitions.values()))
 
     def reading(self, read: int) -> dict[Partition, int | None] | None:
         """The positions that the READ with this id names; None where no READ is due."""
@@ -159,14 +160,14 @@ class Inbox:
             if not self._unread:
                 return None
             self._unread = False
-            wanted: dict[Partition, int | None] = {}
-            for tp, one in self._partitions.items():
-                if one.paused:
+            positions: dict[Partition, int | None] = {}
+            for tp, state in self._partitions.items():
+                if state.paused:
                     continue
-                wanted[tp] = one.received if one.named else None
-                if one.named:
-                    one.named, one.read = False, read
-            return wanted
+                positions[tp] = state.received if state.named else None
+                if state.named:
+                    state.named, state.read = False, read
+            return positions
 
     def add(self, read: int, chunks: Sequence[ReceivedChunk], size: int) -> None:
         """Accept a records message of ``size`` bytes.
@@ -181,17 +182,17 @@ class Inbox:
             self._credit -= size
             self._owed += size
             for chunk in chunks:
-                one = self._partitions.get(chunk.tp)
-                if one is None or one.named or read < one.read or chunk.next <= one.received:
+                state = self._partitions.get(chunk.tp)
+                if state is None or state.named or read < state.read or chunk.next <= state.received:
                     continue
-                if chunk.begin > one.received:
+                if chunk.begin > state.received:
                     raise RemoteProtocolError(
-                        f"the server left out the records from {one.received} to {chunk.begin} of "
+                        f"the server left out the records from {state.received} to {chunk.begin} of "
                         f"{chunk.tp[0]}:{chunk.tp[1]}"
                     )
-                one.received = chunk.next
+                state.received = chunk.next
                 self._turns += 1
-                one.entries.append(_Entry(chunk, self._turns))
+                state.entries.append(_Entry(chunk, self._turns))
                 self._owed -= len(chunk.content)
             self._evict()
             self._changed.notify_all()
@@ -221,39 +222,40 @@ class Inbox:
     def _deliver(self, limit: int) -> list[Record]:
         """Records of the chunks that came first, of partitions that are not paused."""
         records: list[Record] = []
-        ready = [(one.entries[0].number, one) for one in self._partitions.values() if one.entries and not one.paused]
+        states = [state for state in self._partitions.values() if state.entries and not state.paused]
+        ready = [(state.entries[0].number, state) for state in states]
         heapify(ready)  # numbers differ: partitions are not compared
         while ready and len(records) < limit:
-            one = ready[0][1]
-            entry = one.entries[0]
+            state = ready[0][1]
+            entry = state.entries[0]
             if entry.records is None:
                 decoded = decode_records(entry.chunk, self._chunk_max)
-                if entry.chunk.begin < one.position:
-                    decoded = [record for record in decoded if record.offset >= one.position]
+                if entry.chunk.begin < state.position:
+                    decoded = [record for record in decoded if record.offset >= state.position]
                 entry.records = decoded
             part = entry.records[entry.at : entry.at + limit - len(records)]
             records += part
             entry.at += len(part)
             if entry.at == len(entry.records):
-                one.position = entry.chunk.next
+                state.position = entry.chunk.next
                 self._owed += entry.size
-                one.entries.popleft()
-                if one.entries:
-                    heapreplace(ready, (one.entries[0].number, one))
+                state.entries.popleft()
+                if state.entries:
+                    heapreplace(ready, (state.entries[0].number, state))
                 else:
                     heappop(ready)
             elif part:
-                one.position = part[-1].offset + 1
+                state.position = part[-1].offset + 1
         return records
 
     def _evict(self) -> None:
-        held = {tp: one.size for tp, one in self._partitions.items() if one.paused}
+        held = {tp: state.size for tp, state in self._partitions.items() if state.paused}
         while sum(held.values()) * 2 > self._window:
             largest = max(held, key=held.__getitem__)
             self._owed += held.pop(largest)
-            one = self._partitions[largest]
-            one.entries.clear()
-            one.received, one.named = one.position, True
+            state = self._partitions[largest]
+            state.entries.clear()
+            state.received, state.named = state.position, True
 
     def _due(self) -> int:
         few = self._owed * 4 < self._window and self._credit > self._window // 4

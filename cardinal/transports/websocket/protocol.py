@@ -409,7 +409,7 @@ def decode_records(chunk: ReceivedChunk, size_max: int) -> list[Record]:
         if min([0, *headers, *columns["sizes"]]) < 0 or (ends or [0])[-1] != len(content):
             raise IndexError
         count = len(columns["timestamps"])
-        found = zip(
+        rows = zip(
             repeat(chunk.tp[0], count),
             repeat(chunk.tp[1], count),
             range(offsets[0], offsets[0] + count) if len(offsets) == 1 else offsets,
@@ -419,7 +419,7 @@ def decode_records(chunk: ReceivedChunk, size_max: int) -> list[Record]:
             map(distinct.__getitem__, headers or repeat(0, count)),
             strict=True,
         )
-        records = list(map(_new_record, found))
+        records = list(map(_new_record, rows))
     except _MALFORMED:
         raise RemoteProtocolError(f"a chunk of {tp} is malformed") from None
     inside = not records or (chunk.begin <= records[0].offset and records[-1].offset < chunk.next)

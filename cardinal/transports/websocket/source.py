@@ -98,17 +98,17 @@ class WebsocketSource(Source):
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """The lowest retained and the next readable offset of every partition."""
-        found = self._client.request(
+        answer = self._client.request(
             lambda number: protocol.GetWatermarks(number, self._topics), protocol.Watermarks, "watermarks"
         )
-        return protocol.by_partition(found.partitions)
+        return protocol.by_partition(answer.partitions)
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        found = self._client.request(
+        answer = self._client.request(
             lambda number: protocol.FindTime(number, self._topics, timestamp_ms), protocol.Offsets, "offsets by time"
         )
-        return protocol.by_partition(found.partitions)
+        return protocol.by_partition(answer.partitions)
 
     def close(self) -> None:
         """Release the connection. May be called twice."""

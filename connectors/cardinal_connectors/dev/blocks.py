@@ -178,22 +178,22 @@ def _state_root(header: JsonDict, parent: DevBlock | None) -> str:
 def _receipts(included: list[_Included]) -> list[JsonDict]:
     receipts: list[JsonDict] = []
     used = 0
-    for one in included:
-        used += one.gas
-        shown, created = one.transaction.shown, one.transaction.created
+    for included_transaction in included:
+        used += included_transaction.gas
+        shown, created = included_transaction.transaction.shown, included_transaction.transaction.created
         receipts.append(
             {
                 "transactionHash": shown["hash"],
                 "type": shown["type"],
-                "status": hex(one.succeeded),
+                "status": hex(included_transaction.succeeded),
                 "from": shown["from"],
                 "to": shown["to"],
                 "contractAddress": None if created is None else text(created),
-                "gasUsed": hex(one.gas),
+                "gasUsed": hex(included_transaction.gas),
                 "cumulativeGasUsed": hex(used),
-                "effectiveGasPrice": hex(one.price),
-                "logsBloom": text(logs_bloom(one.logs)),
-                "logs": one.logs,
+                "effectiveGasPrice": hex(included_transaction.price),
+                "logsBloom": text(logs_bloom(included_transaction.logs)),
+                "logs": included_transaction.logs,
             }
         )
     return receipts

@@ -105,8 +105,8 @@ def quoted(endpoint: Endpoint, text: str, secrets: Iterable[str] = ()) -> str:
     Gateways repeat the URL of the request, with the key in its path; a revert reason may hold anything, also bytes that
     move a terminal's cursor.
     """
-    hidden = {*endpoint.secrets(), *(one for one in secrets if one)}
-    for one in sorted(hidden, key=len, reverse=True):
-        text = text.replace(one, "…")
-    line = " ".join("".join(one if one.isprintable() else " " for one in text).split())
+    hidden = {*endpoint.secrets(), *(secret for secret in secrets if secret)}
+    for secret in sorted(hidden, key=len, reverse=True):
+        text = text.replace(secret, "…")
+    line = " ".join("".join(secret if secret.isprintable() else " " for secret in text).split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"

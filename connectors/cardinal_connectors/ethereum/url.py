@@ -92,13 +92,13 @@ def read_url(url: str | NodeUrl, settings: FeedSettings | None = None) -> tuple[
     url = parse_node_url(url)
     feed = settings or FeedSettings()
     read = NodeOptions.read(url.options, "a node's URL")
-    given = {name: getattr(read, name) for name in read.model_fields_set}
-    if "chain" in given:
-        given["chain"] = Chain.load(given["chain"])
-    if "workers" in given:
-        given["worker_bytes"] = 0  # an explicit number of workers starts them, whether that pays or not
-    rpc = {name: given.pop(name) for name in RpcSettings.__slots__ if name in given}
-    chosen = replace(feed, rpc=replace(feed.rpc, **rpc), **given)
+    options = {name: getattr(read, name) for name in read.model_fields_set}
+    if "chain" in options:
+        options["chain"] = Chain.load(options["chain"])
+    if "workers" in options:
+        options["worker_bytes"] = 0  # an explicit number of workers starts them, whether that pays or not
+    rpc = {name: options.pop(name) for name in RpcSettings.__slots__ if name in options}
+    chosen = replace(feed, rpc=replace(feed.rpc, **rpc), **options)
     if chosen.state and chosen.workers:
         raise ConfigurationError(
             "state deltas are made without worker processes, since the node's proofs take longer: leave workers out, "

@@ -106,10 +106,10 @@ def _type_of(entry: Mapping[str, Any]) -> str:
 
 def from_text(text: str) -> Signature:
     """Function or event of a textual signature."""
-    found = _TEXT.fullmatch(text)
-    if found is None:
+    match = _TEXT.fullmatch(text)
+    if match is None:
         raise ConfigurationError(f"{text!r} is not a signature such as 'transfer(address,uint256)'", setting="abi")
-    kind, name, rest = found.groups()
+    kind, name, rest = match.groups()
     inside, after = _enclosed(rest, text)
     parameters = tuple(_written(part, text) for part in _parts(inside))
     if kind != "event" and any(parameter.indexed for parameter in parameters):
@@ -164,9 +164,9 @@ def _canonical(spelling: str) -> str:
     base, rest = (spelling, "") if arrays < 0 else (spelling[:arrays], spelling[arrays:])
     kind: str = normalize(_OTHER.get(base, base) + rest)  # type: ignore[no-untyped-call] # eth-abi leaves it untyped
     try:
-        known = is_encodable_type(kind)
+        encodable = is_encodable_type(kind)
     except (ParseError, ABITypeError, ValueError):
-        known = False
-    if not known:
+        encodable = False
+    if not encodable:
         raise ConfigurationError(f"{spelling!r} is not a type of the contract ABI", setting="abi")
     return kind

@@ -124,8 +124,8 @@ def _at(reference: rlp.Decoded, nodes: Mapping[bytes, bytes]) -> _Node:
     if isinstance(reference, bytes):
         if len(reference) != _HASH:
             raise ApplicationError("a state proof refers to a node by something other than its hash")
-        found = nodes.get(reference)
-        return reference if found is None else _read(rlp.decode_list(found))
+        encoded = nodes.get(reference)
+        return reference if encoded is None else _read(rlp.decode_list(encoded))
     return _read(reference)
 
 

@@ -81,8 +81,9 @@ def verify_payload(payload: Payload, chain: Chain) -> None:
     prefix = f"{root}/b/{payload.hash.hex()}"
     if block.header is None or block.total_difficulty is None or block.chain_id != chain.chain_id:
         raise ApplicationError(f"block {payload.number} lacks its header or its difficulty on chain {chain.chain_id}")
-    found = _Published(chain, block, block.header, payload.updates, root, prefix, _logs(block, payload, prefix))
-    failed = next((name for name, check in CHECKS.items() if name not in chain.unchecked and not check(found)), None)
+    published = _Published(chain, block, block.header, payload.updates, root, prefix, _logs(block, payload, prefix))
+    failures = (name for name, check in CHECKS.items() if name not in chain.unchecked and not check(published))
+    failed = next(failures, None)
     if failed is not None:
         raise ApplicationError(f"block {payload.number} (0x{payload.hash.hex()}) contradicts itself: {failed}")
 
@@ -100,38 +101,38 @@ def _logs(block: Block, payload: Payload, prefix: str) -> list[list[bytes]]:
 # --- the block and its entries ------------------------------------------------------------------------------------
 
 
-def _hash(found: _Published) -> bool:
-    return keccak(found.updates[f"{found.prefix}/h"]) == found.block.hash
+def _hash(published: _Published) -> bool:
+    return keccak(published.updates[f"{published.prefix}/h"]) == published.block.hash
 
 
-def _number_and_parent(found: _Published) -> bool:
-    return (found.header.number, found.header.parent_hash) == (found.block.number, found.block.parent)
+def _number_and_parent(published: _Published) -> bool:
+    return (published.header.number, published.header.parent_hash) == (published.block.number, published.block.parent)
 
 
-def _weight(found: _Published) -> bool:
+def _weight(published: _Published) -> bool:
     """Weight and difficulty; after the merge the total is the chain's final one."""
-    block, total = found.block, found.block.total_difficulty or 0
-    if not found.merged:
-        return block.weight == total >= found.header.difficulty
-    return block.weight == total + block.number and found.chain.final_total_difficulty in (None, total)
+    block, total = published.block, published.block.total_difficulty or 0
+    if not published.merged:
+        return block.weight == total >= published.header.difficulty
+    return block.weight == total + block.number and published.chain.final_total_difficulty in (None, total)
 
 
-def _entries(found: _Published) -> bool:
+def _entries(published: _Published) -> bool:
     """Other entries: the block's number, finality after the merge, a state-sync bloom, accounts and code."""
-    block, root = found.block, f"{found.root}/"
+    block, root = published.block, f"{published.root}/"
     rest = {path.removeprefix(root): value for path, value in block.rest.items() if path.startswith(root)}
     marks = [rest.pop(path, None) for path in _MARKS]
     if len(rest) + sum(mark is not None for mark in marks) != len(block.rest):
         return False
-    if any((mark is not None) != found.merged or (mark is not None and not _is_number(mark)) for mark in marks):
+    if any((mark is not None) != published.merged or (mark is not None and not _is_number(mark)) for mark in marks):
         return False
     if rest.pop(f"n/{block.number:x}", None) != block.hash:
         return False
-    rest.pop(f"{found.prefix.removeprefix(root)}/br/{len(block.receipts):x}", None)
+    rest.pop(f"{published.prefix.removeprefix(root)}/br/{len(block.receipts):x}", None)
     return (
         all(_STATE.fullmatch(path) or _is_code(path, value) for path, value in rest.items())
         and _all_match(_ACCOUNT, block.deletes, root)
-        and _storage(found)
+        and _storage(published)
     )
 
 
@@ -151,31 +152,31 @@ def _is_code(path: str, value: bytes) -> bool:
     return code is not None and keccak(value).hex() == code[1]
 
 
-def _storage(found: _Published) -> bool:
+def _storage(published: _Published) -> bool:
     """At most one sub batch, with the block's storage."""
-    own, root = found.block.number.to_bytes(32, "big"), f"{found.root}/"
+    own, root = published.block.number.to_bytes(32, "big"), f"{published.root}/"
     return all(
         batch_id == own
         and part is not None
         and part.path == f"{root}s"
         and _all_match(_STATE, part.updates, root)
         and _all_match(_ACCOUNT, part.deletes, root)
-        for batch_id, part in found.block.sub_batches.items()
+        for batch_id, part in published.block.sub_batches.items()
     )
 
 
 # --- the parts under the header's roots ---------------------------------------------------------------------------
 
 
-def _transactions_root(found: _Published) -> bool:
+def _transactions_root(published: _Published) -> bool:
     """Includes a state sync at the end, on a chain and at a height that have it."""
-    transactions, first = found.block.transactions, found.chain.state_sync_in_body
+    transactions, first = published.block.transactions, published.chain.state_sync_in_body
     if any(one.type == STATE_SYNC for one in transactions[:-1]):
         return False
-    if transactions and transactions[-1].type == STATE_SYNC and (first is None or found.block.number < first):
+    if transactions and transactions[-1].type == STATE_SYNC and (first is None or published.block.number < first):
         return False
     return _in_order([one.index for one in transactions]) and (
-        ordered_root([one.raw for one in transactions]) == found.header.transactions_root
+        ordered_root([one.raw for one in transactions]) == published.header.transactions_root
     )
 
 
@@ -183,17 +184,17 @@ def _in_order(indexes: list[int]) -> bool:
     return indexes == list(range(len(indexes)))
 
 
-def _receipt_order(found: _Published) -> bool:
+def _receipt_order(published: _Published) -> bool:
     """One receipt per transaction, in order."""
-    indexes = [receipt.transaction_index for receipt in found.block.receipts]
-    return len(indexes) == len(found.block.transactions) and _in_order(indexes)
+    indexes = [receipt.transaction_index for receipt in published.block.receipts]
+    return len(indexes) == len(published.block.transactions) and _in_order(indexes)
 
 
-def _log_order(found: _Published) -> bool:
+def _log_order(published: _Published) -> bool:
     """Logs count through the block, each with its receipt."""
-    block = found.block
+    block = published.block
     logs = [*block.logs, *block.derived_logs]
-    if not _in_order([log.log_index for log in logs]) or len(found.logs) != len(block.receipts):
+    if not _in_order([log.log_index for log in logs]) or len(published.logs) != len(block.receipts):
         return False
     offset = 0
     for receipt in block.receipts:
@@ -206,12 +207,12 @@ def _log_order(found: _Published) -> bool:
     return True
 
 
-def _receipts_root(found: _Published) -> bool:
-    block = found.block
-    if block.number < found.chain.status_from or any(one.type == DEPOSIT for one in block.transactions):
+def _receipts_root(published: _Published) -> bool:
+    block = published.block
+    if block.number < published.chain.status_from or any(one.type == DEPOSIT for one in block.transactions):
         return True  # not checked: rule 3
-    parts = zip(block.transactions, block.receipts, found.logs, strict=True)
-    return ordered_root([_consensus(*part) for part in parts]) == found.header.receipts_root
+    parts = zip(block.transactions, block.receipts, published.logs, strict=True)
+    return ordered_root([_consensus(*part) for part in parts]) == published.header.receipts_root
 
 
 def _consensus(transaction: Transaction, receipt: ReceiptMeta, logs: list[bytes]) -> bytes:
@@ -227,16 +228,16 @@ def _consensus(transaction: Transaction, receipt: ReceiptMeta, logs: list[bytes]
     return written if transaction.type == LEGACY else bytes((transaction.type,)) + written
 
 
-def _bloom(found: _Published) -> bool:
+def _bloom(published: _Published) -> bool:
     """Every receipt's bloom is that of its logs, and the header's their union."""
-    block, whole, offset = found.block, 0, 0
+    block, whole, offset = published.block, 0, 0
     for receipt in block.receipts:
         bits = _bloom_of(block.logs[offset : offset + receipt.log_count])
         if bits.to_bytes(BLOOM_SIZE, "big") != receipt.logs_bloom:
             return False
         whole |= bits
         offset += receipt.log_count
-    return whole.to_bytes(BLOOM_SIZE, "big") == found.header.logs_bloom
+    return whole.to_bytes(BLOOM_SIZE, "big") == published.header.logs_bloom
 
 
 def _bloom_of(logs: tuple[Log, ...]) -> int:
@@ -248,10 +249,10 @@ def _bloom_of(logs: tuple[Log, ...]) -> int:
     return bits
 
 
-def _state_sync(found: _Published) -> bool:
+def _state_sync(published: _Published) -> bool:
     """A state sync outside the body: its logs fit its bloom; no root covers them."""
-    block, chain, last = found.block, found.chain, len(found.block.receipts)
-    bloom = block.rest.get(f"{found.prefix}/br/{last:x}")
+    block, chain, last = published.block, published.chain, len(published.block.receipts)
+    bloom = block.rest.get(f"{published.prefix}/br/{last:x}")
     if bloom is None:
         return not block.derived_logs
     in_body = chain.state_sync_in_body is not None and block.number >= chain.state_sync_in_body
@@ -263,16 +264,16 @@ def _state_sync(found: _Published) -> bool:
     )
 
 
-def _gas(found: _Published) -> bool:
+def _gas(published: _Published) -> bool:
     """Gas of the receipts adds up to the header's."""
-    used = list(accumulate(receipt.gas_used for receipt in found.block.receipts))
-    claimed = [receipt.cumulative_gas_used for receipt in found.block.receipts]
-    return used == claimed and found.header.gas_used == (used[-1] if used else 0)
+    used = list(accumulate(receipt.gas_used for receipt in published.block.receipts))
+    claimed = [receipt.cumulative_gas_used for receipt in published.block.receipts]
+    return used == claimed and published.header.gas_used == (used[-1] if used else 0)
 
 
-def _contracts(found: _Published) -> bool:
+def _contracts(published: _Published) -> bool:
     """Contracts are those that the signers created; a deposit, whose nonce is not published, may create one."""
-    for transaction, receipt in zip(found.block.transactions, found.block.receipts, strict=True):
+    for transaction, receipt in zip(published.block.transactions, published.block.receipts, strict=True):
         contract = receipt.contract_address
         if transaction.to is not None:
             if contract is not None:
@@ -288,18 +289,18 @@ def _contracts(found: _Published) -> bool:
     return True
 
 
-def _withdrawals_root(found: _Published) -> bool:
+def _withdrawals_root(published: _Published) -> bool:
     """There is an entry only where there are withdrawals."""
-    withdrawals, root = found.block.withdrawals, found.header.withdrawals_root
+    withdrawals, root = published.block.withdrawals, published.header.withdrawals_root
     if withdrawals is not None and not withdrawals:
         return False
-    if root is None or not found.chain.withdrawals:
+    if root is None or not published.chain.withdrawals:
         return withdrawals is None
     return ordered_root([rlp.encode(one.items()) for one in withdrawals or ()]) == root
 
 
-def _uncles_hash(found: _Published) -> bool:
-    return keccak(rlp.wrap(uncle.encode() for uncle in found.block.uncles)) == found.header.sha3_uncles
+def _uncles_hash(published: _Published) -> bool:
+    return keccak(rlp.wrap(uncle.encode() for uncle in published.block.uncles)) == published.header.sha3_uncles
 
 
 CHECKS: Final = MappingProxyType[str, Callable[[_Published], bool]](

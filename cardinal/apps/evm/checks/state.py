@@ -58,26 +58,26 @@ def touched(
         ApplicationError: the traces are of another tracer, or one of them failed.
 
     """
-    found: dict[str, set[int]] = {}
+    hints: dict[str, set[int]] = {}
     with hexadecimal("the trace"):
-        for address, said in _accounts(traces):
-            found.setdefault(address.lower(), set()).update(int(slot, 16) for slot in said.get("storage") or ())
+        for address, trace in _accounts(traces):
+            hints.setdefault(address.lower(), set()).update(int(slot, 16) for slot in trace.get("storage") or ())
         rpc = block.rpc
         for address in (rpc.miner, *(uncle.miner for uncle in uncles), *_named(block)):
-            found.setdefault(address.lower(), set())
+            hints.setdefault(address.lower(), set())
         time = int(rpc.timestamp, 16)
-        found.setdefault(_BEACON_ROOTS, set()).update((time % _RING, time % _RING + _RING))
+        hints.setdefault(_BEACON_ROOTS, set()).update((time % _RING, time % _RING + _RING))
         if block.number:
-            found.setdefault(_HISTORY, set()).add((block.number - 1) % _RING)
+            hints.setdefault(_HISTORY, set()).add((block.number - 1) % _RING)
         for queue in _REQUESTS:
-            found.setdefault(queue, set()).update(range(_REQUEST_SLOTS))
-    return {address: [f"0x{slot:064x}" for slot in sorted(slots)] for address, slots in sorted(found.items())}
+            hints.setdefault(queue, set()).update(range(_REQUEST_SLOTS))
+    return {address: [f"0x{slot:064x}" for slot in sorted(slots)] for address, slots in sorted(hints.items())}
 
 
 def _named(block: EncodedBlock) -> Iterator[str]:
     """Addresses in the block itself: tracers omit some, such as a contract that destroys itself at once."""
     for transaction, receipt in zip(block.rpc.transactions, block.receipts, strict=True):
-        yield from (one for one in (transaction.from_, transaction.to, receipt.contract_address) if one)
+        yield from (address for address in (transaction.from_, transaction.to, receipt.contract_address) if address)
     yield from (withdrawal.address for withdrawal in block.rpc.withdrawals or ())
 
 
@@ -168,7 +168,7 @@ def _accounts(traces: Sequence[JsonObject]) -> Iterator[tuple[str, Mapping[str, 
 
 
 def _codes(traces: Sequence[JsonObject]) -> Iterator[bytes]:
-    return (raw(said["code"]) for _, said in _accounts(traces) if said.get("code"))
+    return (raw(trace["code"]) for _, trace in _accounts(traces) if trace.get("code"))
 
 
 def _nodes(proofs: Iterable[JsonObject]) -> Iterator[bytes]:

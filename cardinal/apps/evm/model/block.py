@@ -201,8 +201,8 @@ class Block:
 
     def transaction_of(self, entry: Log | ReceiptMeta) -> Transaction | None:
         """The transaction of a log or receipt of this block; None where the payload had no transactions."""
-        found = (one for one in self.transactions if one.index == entry.transaction_index)
-        return next(found, None)
+        matching = (transaction for transaction in self.transactions if transaction.index == entry.transaction_index)
+        return next(matching, None)
 
     def encode(self) -> Payload:
         """Payload, equal to the decoded one."""

@@ -80,23 +80,23 @@ async def common_block(fetcher: BlockFetcher, recent: RecentBlocks, head: BlockH
     """
     numbers = [number for number in recent.numbers() if number <= head.height]
     lacking: int | None = None
-    found: BlockRef | None = None
+    highest: BlockRef | None = None
     low, high = 0, len(numbers)
     probe = high - 1
     while low < high:
         header = await fetcher.header(numbers[probe])
         if header is not None and header.id in recent:
-            found = BlockRef(header.height, header.id)
+            highest = BlockRef(header.height, header.id)
             low = probe + 1
         else:
             high = probe
             lacking = numbers[probe] if header is None else lacking
         probe = (low + high) // 2
-    if found is None:
+    if highest is None:
         if lacking is not None:
             raise ChainMovedError(f"the node does not have block {lacking}, and has the head {head.height}")
         raise too_deep(recent)
-    return found
+    return highest
 
 
 def too_deep(recent: RecentBlocks) -> ReorgTooDeepError:

@@ -206,12 +206,12 @@ def _together(answer: Answer) -> Fetched | None:
     written, receipts = answer
     if isinstance(written, NodeAnswerError) or receipts is None or isinstance(receipts, NodeAnswerError):
         return None
-    found = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
+    parsed = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
     block = parse(RpcBlock, written, "eth_getBlockBy…")
-    if block is None or found is None or block.uncles or _lacks_raw_state_sync(block):
+    if block is None or parsed is None or block.uncles or _lacks_raw_state_sync(block):
         return None
     header = header_of(block)
-    return Fetched(header, block, found, [], len(written) + len(receipts)) if _all_of(found, header.hash) else None
+    return Fetched(header, block, parsed, [], len(written) + len(receipts)) if _all_of(parsed, header.hash) else None
 
 
 def _lacks_raw_state_sync(block: RpcBlock) -> bool:

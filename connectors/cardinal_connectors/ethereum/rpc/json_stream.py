@@ -72,15 +72,15 @@ class JsonFrames:
                 return self._line()
             if self._buffer and self._buffer[0] not in _OPENING:
                 raise NodeAnswerError("the socket answers, but not in JSON-RPC; check that it is a node's")
-        while (found := (_IN_STRING if self._quoted else _TOKEN).search(self._buffer, self._at)) is not None:
-            token = found.group()
+        while (match := (_IN_STRING if self._quoted else _TOKEN).search(self._buffer, self._at)) is not None:
+            token = match.group()
             if token == b"\\":
-                if found.end() == len(self._buffer):
-                    self._at = found.start()  # the escaped character is still missing
+                if match.end() == len(self._buffer):
+                    self._at = match.start()  # the escaped character is still missing
                     return None
-                self._at = found.end() + 1
+                self._at = match.end() + 1
                 continue
-            self._at = found.end()
+            self._at = match.end()
             if token == b'"':
                 self._quoted = not self._quoted
             elif token in (b"{", b"["):

@@ -31,8 +31,8 @@ class PendingRequests:
         try:
             yield waiting.future
         finally:
-            for one in ids:
-                self._waiting.pop(one, None)
+            for request_id in ids:
+                self._waiting.pop(request_id, None)
             if waiting.future.done() and not waiting.future.cancelled():
                 waiting.future.exception()  # a cancelled request ignores its failure
 
@@ -55,14 +55,14 @@ class PendingRequests:
         elif replies and replies[0].error is not None:
             # An error without an id (an unreadable batch or body) belongs to an unknown request. All requests in flight
             # receive it; their callers retry the valid ones.
-            for one in set(self._waiting.values()):
-                one.settle(replies)
+            for request in set(self._waiting.values()):
+                request.settle(replies)
 
     def fail(self, failure: NodeUnreachableError | NodeAnswerError) -> None:
         """Fail all pending requests."""
-        for one in set(self._waiting.values()):
-            if not one.future.done():
-                one.future.set_exception(failure)
+        for request in set(self._waiting.values()):
+            if not request.future.done():
+                request.future.set_exception(failure)
 
 
 class _Waiting:

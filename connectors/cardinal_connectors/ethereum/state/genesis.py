@@ -99,12 +99,12 @@ async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path |
         accounts = await asyncio.to_thread(_of_file, file)
     else:
         accounts = await _of_node(fetcher)
-    delta, found = _written(accounts, chain_id)
-    if found == root:
+    delta, actual = _written(accounts, chain_id)
+    if actual == root:
         return delta
     if file is not None:
         raise ConfigurationError(
-            f"the state of {file} has the root 0x{found.hex()}, but the node's chain begins with 0x{root.hex()}: name "
+            f"the state of {file} has the root 0x{actual.hex()}, but the node's chain begins with 0x{root.hex()}: name "
             "the genesis file of this chain",
             setting="genesis",
         )

@@ -127,10 +127,10 @@ class TotalDifficulties:
     async def _published(self, block_hash: bytes) -> RpcHeader:
         """Header of a published block, which shows whether the weight includes the block's number."""
         name = f"0x{block_hash.hex()}"
-        found = await self._fetcher.call(RpcHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
-        if found is None or not is_named(found, block_hash):
+        header = await self._fetcher.call(RpcHeader, "eth_getBlockByHash", name, False)  # noqa: FBT003 - JSON-RPC
+        if header is None or not is_named(header, block_hash):
             raise ChainMovedError(f"the node does not have block {name}, which is published (any more, or yet)")
-        return found
+        return header
 
     async def _before(self, header: BlockHeader) -> int:
         """Total difficulty of a parent that this feed did not deliver."""
@@ -152,10 +152,10 @@ class TotalDifficulties:
             )
         total, last = 0, None
         for first in range(0, header.height, HEADERS_AT_ONCE):
-            for found in await self._fetcher.headers(range(first, min(first + HEADERS_AT_ONCE, header.height))):
-                if found is None or (last is not None and found.parent != last):
+            for following in await self._fetcher.headers(range(first, min(first + HEADERS_AT_ONCE, header.height))):
+                if following is None or (last is not None and following.parent != last):
                     raise ChainMovedError("the node's chain changed during the sum of its difficulties")
-                total, last = total + int(found.difficulty, 16), found.id
+                total, last = total + int(following.difficulty, 16), following.id
         if last != header.parent:
             raise ChainMovedError("the node's chain changed during the sum of its difficulties")
         return total
