@@ -28,19 +28,19 @@ class JarBar:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._lines = 0
-        self._begun: float | None = None
+        self._started: float | None = None
         self._ended = 0.0
 
     @property
     def seconds(self) -> float:
         """Duration of the fetching; 0 where nothing was fetched."""
-        return 0.0 if self._begun is None else self._ended - self._begun
+        return 0.0 if self._started is None else self._ended - self._started
 
     def report(self, jar: Jar, received: int) -> None:
         """Report the number of fetched bytes of a jar. Every jar of the run is reported with 0 first."""
         self._ended = time.monotonic()
-        if self._begun is None:
-            self._begun = self._ended
+        if self._started is None:
+            self._started = self._ended
         self._sizes[jar.name] = jar.size
         self._received[jar.name] = min(received, jar.size)
         # The first pieces arrive after every jar was reported with 0, so that the total size is known.

@@ -101,9 +101,9 @@ def main() -> None:
         sys.exit(exit_.exit_code)
     except click.Abort:
         sys.exit(130)
-    except click.exceptions.NoArgsIsHelpError as asked:
-        asked.show()
-        sys.exit(asked.exit_code)
+    except click.exceptions.NoArgsIsHelpError as no_arguments:
+        no_arguments.show()
+        sys.exit(no_arguments.exit_code)
     except click.ClickException as error:
         report_error(_sentence(error))
         sys.exit(error.exit_code)

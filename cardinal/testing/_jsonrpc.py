@@ -35,18 +35,18 @@ async def answer(body: bytes, call: Callable[[Request], Awaitable[Json]], *, mos
 
     """
     try:
-        asked = msgspec.json.decode(body, type=Request | list[Request])
+        requests = msgspec.json.decode(body, type=Request | list[Request])
     except msgspec.ValidationError:
         return error_body(None, INVALID_REQUEST, "invalid request")
     except msgspec.DecodeError:
         return error_body(None, PARSE_ERROR, "parse error")
-    if isinstance(asked, Request):
-        return await respond(asked, call)
-    if not asked:
+    if isinstance(requests, Request):
+        return await respond(requests, call)
+    if not requests:
         return error_body(None, INVALID_REQUEST, "empty batch")
-    if len(asked) > most:
-        return b"[" + error_body(asked[0].id, INVALID_REQUEST, "batch too large") + b"]"
-    return b"[" + b",".join([await respond(request, call) for request in asked]) + b"]"
+    if len(requests) > most:
+        return b"[" + error_body(requests[0].id, INVALID_REQUEST, "batch too large") + b"]"
+    return b"[" + b",".join([await respond(request, call) for request in requests]) + b"]"
 
 
 async def respond(request: Request, call: Callable[[Request], Awaitable[Json]]) -> bytes:

@@ -76,7 +76,7 @@ class MemoryBroker:
         self._changed = threading.Condition(threading.RLock())
         self._logs: dict[Partition, _Log] = {}
         self._widths: dict[str, int] = {}
-        self._held: list[Waiting] | None = None
+        self._withheld: list[Waiting] | None = None
         self._lose: Callable[[Routed], bool] | None = None
         DIRECTORY.enter(name, self)
 
@@ -151,20 +151,20 @@ class MemoryBroker:
     def hold(self) -> None:
         """Withhold acknowledgements until :meth:`release`."""
         with self._changed:
-            if self._held is None:
-                self._held = []
+            if self._withheld is None:
+                self._withheld = []
 
     def release(self) -> None:
         """Acknowledge withheld calls, in order, and everything from now on."""
         with self._changed:
-            held, self._held = self._held or [], None
+            held, self._withheld = self._withheld or [], None
         for waiting in held:
             waiting.acknowledge()
 
     def release_some(self, which: Callable[[Routed], bool]) -> None:
         """Acknowledge withheld calls with a true ``which(first message)``; further ones stay withheld."""
         with self._changed:
-            held = self._held or []
+            held = self._withheld or []
             chosen = [waiting for waiting in held if which(waiting.first)]
             held[:] = [waiting for waiting in held if not which(waiting.first)]
         for waiting in chosen:
@@ -198,8 +198,8 @@ class MemoryBroker:
     def acknowledge(self, waiting: Waiting) -> None:
         """Acknowledge now, or at the release."""
         with self._changed:
-            if self._held is not None:
-                self._held.append(waiting)
+            if self._withheld is not None:
+                self._withheld.append(waiting)
                 return
         waiting.acknowledge()
 

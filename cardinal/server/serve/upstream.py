@@ -169,7 +169,7 @@ class Upstream:
         """First and next offset of every partition, queried after this call. CardinalError: the source's."""
         if self._next_query is None:
             self._next_query = asyncio.create_task(self._query_watermarks())
-            self._next_query.add_done_callback(_seen)  # the waiting clients may have left
+            self._next_query.add_done_callback(_ignore_error)  # the waiting clients may have left
         watermarks = await asyncio.shield(self._next_query)
         # A client never receives an end below its position.
         return {tp: (low, max(high, self.ring.ends.get(tp, high))) for tp, (low, high) in watermarks.items()}
@@ -197,7 +197,7 @@ class Upstream:
             await self._open_when_there()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._read())
-                group.create_task(self._look())
+                group.create_task(self._find_partitions())
         except* CardinalError as group:
             self.error = next(error for error in group.exceptions if isinstance(error, CardinalError))
         except* Exception as group:  # noqa: BLE001 - the outermost loop of a reader
@@ -240,7 +240,7 @@ class Upstream:
                 self._up()
                 self._wake()
 
-    async def _look(self) -> None:
+    async def _find_partitions(self) -> None:
         """Query new partitions periodically, which also detects an outage.
 
         A source whose server is away only delivers nothing; a query fails or times out.
@@ -301,7 +301,7 @@ class Upstream:
             client.wake()
 
 
-def _seen(query: asyncio.Task[Watermarks]) -> None:
+def _ignore_error(query: asyncio.Task[Watermarks]) -> None:
     if not query.cancelled():
         query.exception()
 

@@ -85,13 +85,13 @@ class Feed:
         if not self._missing:
             return update
         removed, added = (
-            tuple(self._gone(block) if block.hash in self._missing else block for block in side)
+            tuple(self._missing_payload(block) if block.hash in self._missing else block for block in side)
             for side in (update.removed, update.added)
         )
         return ChainUpdate(update.seq, removed, added, update.finality, lambda: update.cursor)
 
     @staticmethod
-    def _gone(block: AnyPayload) -> MissingPayload:
+    def _missing_payload(block: AnyPayload) -> MissingPayload:
         return MissingPayload(block.number, block.hash)
 
     def _append(self, message: Routed, *, sealed: bool = False) -> None:

@@ -416,7 +416,7 @@ class TopicAdmin:
                 return counts
             if time.monotonic() > deadline:
                 raise TopicError(
-                    f"the topic {absent[0]} has no partition with a leader; look at the brokers", topic=absent[0]
+                    f"the topic {absent[0]} has no partition with a leader; check the brokers", topic=absent[0]
                 )
             time.sleep(_SETTLE_SECONDS)
 

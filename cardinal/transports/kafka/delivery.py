@@ -119,16 +119,16 @@ class Outbound:
 
     Arguments:
         client: librdkafka's producer.
-        look: called periodically on the background thread.
+        check: called periodically on the background thread.
 
     Attributes:
         stopped: the error with which the client stopped for good.
 
     """
 
-    def __init__(self, client: Producer, look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, client: Producer, check: Callable[[], None] = lambda: None) -> None:
         self.client = client
-        self._look = look
+        self._check = check
         self.stopped: KafkaError | None = None
         self._complete: deque[Delivery] = deque()
         self._this = _OfThread()
@@ -222,7 +222,7 @@ class Outbound:
     def _run(self) -> None:
         seen = -1
         while not self._closed.is_set():
-            self._look()
+            self._check()
             if seen != self._polls:
                 seen = self._polls
                 time.sleep(_NAP_SECONDS)  # another thread polls

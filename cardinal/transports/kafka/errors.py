@@ -72,19 +72,19 @@ class Reasons:
 
     Arguments:
         address: the brokers without credentials.
-        look: a handshake with a broker that librdkafka cannot connect to, for a better reason (:mod:`.probe`).
+        probe: a handshake with a broker that librdkafka cannot connect to, for a better reason (:mod:`.probe`).
         clock: monotonic seconds.
 
     """
 
     def __init__(
-        self, address: str, look: Callable[[], str | None] = lambda: None, clock: Callable[[], float] = time.monotonic
+        self, address: str, probe: Callable[[], str | None] = lambda: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.address = address
-        self._look = look
+        self._probe = probe
         self._clock = clock
-        self._looked = False
-        self._seen: str | None = None
+        self._probed = False
+        self._reason: str | None = None
         self._refusal: KafkaError | None = None
         self._refused = 0.0
         self._away: KafkaError | None = None
@@ -115,12 +115,12 @@ class Reasons:
 
     def suspicion(self) -> RefusedError | None:
         """The error for a broker that has neither answered nor refused us, from one handshake."""
-        if not self._looked:
-            self._looked = True
-            self._seen = self._look()
-        if self._seen is None:
+        if not self._probed:
+            self._probed = True
+            self._reason = self._probe()
+        if self._reason is None:
             return None
-        return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._seen}")
+        return RefusedError(f"Kafka at {self.address} cannot be talked to: {self._reason}")
 
     def forget(self) -> None:
         """Discard all reports, after the broker has answered."""
@@ -129,8 +129,8 @@ class Reasons:
 
     def withdraw(self) -> None:
         """Discard a refusal that was reported, though the broker has not answered yet."""
-        self._refusal = self._seen = None
-        self._looked = False
+        self._refusal = self._reason = None
+        self._probed = False
 
     def unreachable(self, seconds: float) -> TransportError:
         """The error for a broker that has not answered for ``seconds``."""

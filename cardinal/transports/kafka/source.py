@@ -75,16 +75,16 @@ class KafkaSource(Source):
         self._topics = tuple(topics)
         self._absent: frozenset[str] = frozenset()
         self._looking = threading.Lock()
-        self._known = self._find(wait)
+        self._partitions = self._find(wait)
         self._reasons = self._cluster.reasons
         self._consumer = self._connect()
-        self._watchdog = Watchdog(lambda: self._cluster.ends(self._known))
+        self._watchdog = Watchdog(lambda: self._cluster.ends(self._partitions))
         self._capabilities = Capabilities(log=self._cluster.name)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
         self._ends: dict[Partition, int] = {}
         self._ended: list[Partition] = []
-        self._held: list[Row] = []
+        self._prefetched: list[Row] = []
         self._messages = Messages(topics, self._note)
         self._pending = PendingError()
         self._grouped = "group.id" in settings.properties
@@ -116,9 +116,9 @@ class KafkaSource(Source):
                 raise deleted(gone[0], self._settings.address)
             self._absent = absent
             existing = {(topic, number) for topic, count in counts.items() for number in range(count)}
-            if not existing <= set(self._known):
-                self._known = tuple(sorted(existing.union(self._known)))
-        return self._known
+            if not existing <= set(self._partitions):
+                self._partitions = tuple(sorted(existing.union(self._partitions)))
+        return self._partitions
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """The lowest retained and the next readable offset of every seen partition.
@@ -129,13 +129,13 @@ class KafkaSource(Source):
             TopicError: a topic was deleted.
 
         """
-        partitions = self._known
+        partitions = self._partitions
         starts, ends = self._cluster.starts(partitions), self._cluster.ends(partitions)
         return {tp: (starts[tp], ends[tp]) for tp in partitions}
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        return self._cluster.offsets_for_time(self._known, timestamp_ms)
+        return self._cluster.offsets_for_time(self._partitions, timestamp_ms)
 
     def at_end(self) -> frozenset[Partition]:
         """The partitions whose end was delivered."""
@@ -150,14 +150,14 @@ class KafkaSource(Source):
             TopicError: there is no such partition.
 
         """
-        if not positions.keys() <= set(self._known):
+        if not positions.keys() <= set(self._partitions):
             self.partitions()  # another reader may have seen what was added since
         self._check(positions)
         self.pause(())  # librdkafka keeps what was paused over a new assignment
         self._watchdog.forget(self._positions)
         self._positions = dict(positions)
         self._ends.clear()
-        self._held.clear()
+        self._prefetched.clear()
         self._pending.forget()
         self._assign()
 
@@ -210,7 +210,7 @@ class KafkaSource(Source):
         if not rows:
             rows = self._receive(limit, 0.0) or (self._wait(limit, timeout) if timeout > 0 else [])
             now = time.monotonic()
-            if stalled := self._watchdog.look(now, self._positions, self._paused, drained=len(rows) < limit):
+            if stalled := self._watchdog.check(now, self._positions, self._paused, drained=len(rows) < limit):
                 self._reconnect(stalled)
         if not rows:
             self._pending.throw(time.monotonic())
@@ -238,7 +238,7 @@ class KafkaSource(Source):
         """Reassign our positions: the client refetches records beyond them."""
         self._watchdog.forget(self._positions)
         self._ends.clear()
-        self._held.clear()
+        self._prefetched.clear()
         paused, self._paused = self._paused, frozenset()
         self._assign()
         self.pause(paused)
@@ -296,7 +296,7 @@ class KafkaSource(Source):
         if next_offsets or self._ended:
             self._reasons.forget()
         if self._paused and not self._paused.isdisjoint(next_offsets):
-            self._held += [row for row in rows if row[:2] in self._paused]
+            self._prefetched += [row for row in rows if row[:2] in self._paused]
             rows = [row for row in rows if row[:2] not in self._paused]
             next_offsets = {tp: at for tp, at in next_offsets.items() if tp not in self._paused}
         self._read_up_to(next_offsets)
@@ -305,13 +305,13 @@ class KafkaSource(Source):
 
     def _release(self, limit: int) -> list[Row]:
         """Rows of resumed partitions, fetched when these were paused."""
-        if not self._held:
+        if not self._prefetched:
             return []
-        held, self._held = self._held, []
+        held, self._prefetched = self._prefetched, []
         rows: list[Row] = []
         for row in held:
             wanted = len(rows) < limit and row[:2] not in self._paused
-            (rows if wanted else self._held).append(row)
+            (rows if wanted else self._prefetched).append(row)
         self._read_up_to({row[:2]: row[2] + 1 for row in rows})
         return rows
 
@@ -321,7 +321,7 @@ class KafkaSource(Source):
             self._positions[tp] = max(at, self._positions.get(tp, 0))
         for tp in (*next_offsets, *self._ended):
             end = self._ends.get(tp, -1)
-            if end > self._positions.get(tp, end) and not any(row[:2] == tp for row in self._held):
+            if end > self._positions.get(tp, end) and not any(row[:2] == tp for row in self._prefetched):
                 self._positions[tp] = end
 
     def _note(self, error: KafkaError, message: Message) -> None:

@@ -47,7 +47,7 @@ class Watchdog:
         for tp in partitions:
             self._behind.pop(tp, None)
 
-    def look(
+    def check(
         self, now: float, positions: Mapping[Partition, int], paused: Collection[Partition], *, drained: bool
     ) -> list[Partition]:
         """The partitions that are no longer fetched, after a poll.

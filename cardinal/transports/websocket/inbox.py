@@ -84,8 +84,8 @@ class Inbox:
         self._chunk_max = chunk_max
         self._changed = threading.Condition()
         self._partitions: dict[Partition, _Partition] = {}
-        self._turns = 0
-        self._credit = self._owed = 0
+        self._received = 0
+        self._credit = self._grantable = 0
         self._unread = False
         self._error: CardinalError | None = None
         self._ended: CardinalError | None = None
@@ -140,7 +140,7 @@ class Inbox:
     def assign(self, positions: Mapping[Partition, int], read: int) -> None:
         """Read these partitions from the READ with this id on; records received before are discarded."""
         with self._changed:
-            self._owed += sum(state.size for state in self._partitions.values())
+            self._grantable += sum(state.size for state in self._partitions.values())
             self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
             self._unread, self._error = False, None
 
@@ -152,7 +152,7 @@ class Inbox:
             self._unread = bool(self._partitions)
             self._error = None  # a server that still cannot read from there repeats it
             self._credit = 0
-            self._owed = max(0, self._window - sum(state.size for state in self._partitions.values()))
+            self._grantable = max(0, self._window - sum(state.size for state in self._partitions.values()))
 
     def reading(self, read: int) -> dict[Partition, int | None] | None:
         """The positions that the READ with this id names; None where no READ is due."""
@@ -180,7 +180,7 @@ class Inbox:
             if self._credit <= 0:
                 raise RemoteProtocolError(f"the server sent {size} bytes beyond its credit")
             self._credit -= size
-            self._owed += size
+            self._grantable += size
             for chunk in chunks:
                 state = self._partitions.get(chunk.tp)
                 if state is None or state.named or read < state.read or chunk.next <= state.received:
@@ -191,9 +191,9 @@ class Inbox:
                         f"{chunk.tp[0]}:{chunk.tp[1]}"
                     )
                 state.received = chunk.next
-                self._turns += 1
-                state.entries.append(_Entry(chunk, self._turns))
-                self._owed -= len(chunk.content)
+                self._received += 1
+                state.entries.append(_Entry(chunk, self._received))
+                self._grantable -= len(chunk.content)
             self._evict()
             self._changed.notify_all()
 
@@ -201,7 +201,7 @@ class Inbox:
         """The credit to grant now, counted as granted; 0 until it is worth a message."""
         with self._changed:
             due = self._due()
-            self._owed -= due
+            self._grantable -= due
             self._credit += due
             return due
 
@@ -238,7 +238,7 @@ class Inbox:
             entry.at += len(part)
             if entry.at == len(entry.records):
                 state.position = entry.chunk.next
-                self._owed += entry.size
+                self._grantable += entry.size
                 state.entries.popleft()
                 if state.entries:
                     heapreplace(ready, (state.entries[0].number, state))
@@ -252,11 +252,11 @@ class Inbox:
         held = {tp: state.size for tp, state in self._partitions.items() if state.paused}
         while sum(held.values()) * 2 > self._window:
             largest = max(held, key=held.__getitem__)
-            self._owed += held.pop(largest)
+            self._grantable += held.pop(largest)
             state = self._partitions[largest]
             state.entries.clear()
             state.received, state.named = state.position, True
 
     def _due(self) -> int:
-        few = self._owed * 4 < self._window and self._credit > self._window // 4
-        return 0 if few else self._owed
+        few = self._grantable * 4 < self._window and self._credit > self._window // 4
+        return 0 if few else self._grantable

@@ -55,19 +55,19 @@ def _first(folder: Path, numbers: Sequence[int], start: int | None, until: int |
     first = numbers[0] if start is None else start
     if first not in numbers:
         raise ConfigurationError(
-            f"the archive {folder} holds {_shown(numbers)}, not block {first}: start with one that it holds",
+            f"the archive {folder} holds {_ranges(numbers)}, not block {first}: start with one that it holds",
             setting="start",
         )
     if until is not None and until < first:
         raise ConfigurationError(
-            f"the archive {folder} holds {_shown(numbers)}, and a stream from block {first} cannot stop at block "
+            f"the archive {folder} holds {_ranges(numbers)}, and a stream from block {first} cannot stop at block "
             f"{until}: stop at a later one, or start with an earlier one",
             setting="until",
         )
     return first
 
 
-def _shown(numbers: Sequence[int]) -> str:
+def _ranges(numbers: Sequence[int]) -> str:
     """The numbers as text: the first few ranges."""
     begins = [at for at, number in enumerate(numbers) if at == 0 or numbers[at - 1] != number - 1]
     ends = [*(at - 1 for at in begins[1:]), len(numbers) - 1]

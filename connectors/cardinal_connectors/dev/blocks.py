@@ -101,7 +101,7 @@ class BlockBuilder:
         if not self._settings.merged:
             block["totalDifficulty"] = hex(plan.weight)
         block["size"] = hex(_size(encoded, included, block))
-        block["transactions"] = _place(block, included, receipts)
+        block["transactions"] = _with_positions(block, included, receipts)
         return DevBlock(plan, block, receipts, tuple(nonces), withdrawals)
 
     def _include(self, source: random.Random, nonces: list[int], base_fee: int) -> list[_Included]:
@@ -199,7 +199,7 @@ def _receipts(included: list[_Included]) -> list[JsonDict]:
     return receipts
 
 
-def _place(block: JsonDict, included: list[_Included], receipts: list[JsonDict]) -> list[JsonDict]:
+def _with_positions(block: JsonDict, included: list[_Included], receipts: list[JsonDict]) -> list[JsonDict]:
     """Set block and index in receipts and logs; returns the transactions of the block object."""
     position = {"blockHash": block["hash"], "blockNumber": block["number"]}
     transactions = []

@@ -118,7 +118,7 @@ class _Plan:
 
     def __init__(self, chain: DevChain, published: Sequence[BlockRef], lowest: int) -> None:
         self._chain = chain
-        self._known = {ref.hash for ref in published}
+        self._yielded = {ref.hash for ref in published}
         self._oldest = published[0] if published else None
         self._lowest = lowest
 
@@ -133,18 +133,18 @@ class _Plan:
         """The blocks to yield for a head, oldest first; they count as yielded from now on."""
         path: list[DevBlock] = []
         block: DevBlock | None = head
-        while block is not None and block.plan.number >= self._lowest and block.hash not in self._known:
+        while block is not None and block.plan.number >= self._lowest and block.hash not in self._yielded:
             path.append(block)
             block = self._chain.parent(block)
         oldest = self._oldest
-        if path and oldest is not None and (block is None or block.hash not in self._known):
+        if path and oldest is not None and (block is None or block.hash not in self._yielded):
             raise ReorgTooDeepError(
                 f"the development chain left below block {oldest.number}, the oldest that is known to be published; "
                 "publish to other topics, or give more published blocks",
                 number=oldest.number,
                 block_hash=oldest.hash,
             )
-        self._known.update(one.hash for one in path)
+        self._yielded.update(one.hash for one in path)
         return path[::-1]
 
 

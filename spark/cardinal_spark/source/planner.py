@@ -82,7 +82,7 @@ class Planner:
         self._at = ""
         self._plans: dict[str, list[PlannedRow]] = {}
         self._quiet_since = self._warned_at = self._opened_at = clock()
-        self._taken = 0
+        self._seen_updates = 0
 
     def first(self) -> dict[str, Any]:
         """The first offset of a new checkpoint."""
@@ -183,7 +183,7 @@ class Planner:
             )
             self._at = begin
             self._quiet_since = self._opened_at = self._clock()
-            self._taken = 0
+            self._seen_updates = 0
         return self._feed
 
     def _waits(self, feed: UpdateFeed, seconds: float) -> bool:
@@ -227,8 +227,8 @@ class Planner:
 
     def _is_quiet(self, feed: UpdateFeed) -> bool:
         """True when the consumer has delivered no update for more than a minute."""
-        if feed.withheld.taken != self._taken:
-            self._taken, self._quiet_since = feed.withheld.taken, self._clock()
+        if feed.withheld.taken != self._seen_updates:
+            self._seen_updates, self._quiet_since = feed.withheld.taken, self._clock()
         return self._clock() - self._quiet_since >= _WAITED_SECONDS
 
 

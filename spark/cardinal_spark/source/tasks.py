@@ -221,7 +221,7 @@ def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) ->
     skip = frozenset(stream.consuming.get("skip", ()))
     for attempt in range(1, _TRIES + 1):
         try:
-            source = _taken(key, topics) or stream.open(topics, pieces=True)
+            source = _idle_client(key, topics) or stream.open(topics, pieces=True)
             taker = begin()
             taker.log = source.capabilities.log
             try:
@@ -242,7 +242,7 @@ def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) ->
     raise AssertionError(attempt)
 
 
-def _taken(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
+def _idle_client(key: tuple[str, str], topics: tuple[str, ...]) -> Source | None:
     """The idle client of a stream, if it reads these topics; another one is closed."""
     held, source = _SOURCES.pop(key, ((), None))
     if source is not None and held != topics:

@@ -331,7 +331,7 @@ class Reading:
         named: list[Partition] = []
         for _ in range(round(seconds / step)):
             self.now += step
-            found = self.watchdog.look(self.now, self.positions, self.paused, drained=drained)
+            found = self.watchdog.check(self.now, self.positions, self.paused, drained=drained)
             self._wait_for_the_answer()
             self.watchdog.forget(found)
             named += found

@@ -51,13 +51,13 @@ class _Bounded(ContextFramesBytesIO):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)  # type: ignore[no-untyped-call] # eth-abi leaves it untyped
-        self._left = _READINGS * len(data) + _LEAST
+        self._budget = _READINGS * len(data) + _LEAST
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read like any file; DecodingError beyond the bound."""
         data = super().read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._budget -= len(data)
+        if self._budget < 0:
             raise DecodingError("the data refers to the same parts repeatedly")
         return data
 

@@ -87,11 +87,11 @@ def _differences(
         return
     if len(path) == _NIBBLES:
         raise ApplicationError("a state proof is deeper than a key is long")
-    for digit in _turns(before, after):
+    for digit in _digits(before, after):
         yield from _differences(_child(before, digit, nodes), _child(after, digit, nodes), path + digit, nodes)
 
 
-def _turns(before: _Branch | _Short | None, after: _Branch | _Short | None) -> str:
+def _digits(before: _Branch | _Short | None, after: _Branch | _Short | None) -> str:
     """The possible next digits of a key in either of two nodes, ascending: an extension has one."""
     if isinstance(before, _Branch) or isinstance(after, _Branch):
         return _DIGITS

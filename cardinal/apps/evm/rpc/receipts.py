@@ -90,17 +90,17 @@ def write_blooms(receipts: Iterable[RpcReceipt]) -> tuple[list[bytes], int | Non
 
     """
     written: list[bytes] = []
-    whole, lies = 0, False
+    whole, mismatch = 0, False
     for receipt in receipts:
         bits = bloom_of(receipt.logs)
         text, bloom = _blooms[bits]
         if receipt.logs_bloom != text:
             claimed = rlp.encode_bytes(raw(receipt.logs_bloom))
-            lies = lies or claimed != bloom  # case differences are no lie
+            mismatch = mismatch or claimed != bloom  # case differences are no lie
             bloom = claimed
         written.append(bloom)
         whole |= bits
-    return written, None if lies else whole
+    return written, None if mismatch else whole
 
 
 def _bloom(bits: int) -> tuple[str, bytes]:

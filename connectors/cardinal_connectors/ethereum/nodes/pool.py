@@ -60,8 +60,8 @@ class NodePool:
         self._health = PoolHealth(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
         self._at = 0
         self._errors = [Counter[str]() for _ in endpoints]
-        self._looks: dict[int, asyncio.Task[None]] = {}
-        self._looked = 0.0
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._requested = 0.0
 
     @property
     def active(self) -> Node:
@@ -149,7 +149,7 @@ class NodePool:
 
     async def close(self) -> None:
         """Release all connections. May be called twice."""
-        looks = list(self._looks.values())
+        looks = list(self._requests.values())
         for task in looks:
             task.cancel()
         await asyncio.gather(*looks, return_exceptions=True)
@@ -158,13 +158,13 @@ class NodePool:
 
     def _request_heads(self) -> None:
         now = time.monotonic()
-        if len(self._nodes) == 1 or now - self._looked < self._settings.watch:
+        if len(self._nodes) == 1 or now - self._requested < self._settings.watch:
             return
-        self._looked = now
+        self._requested = now
         for index in range(len(self._nodes)):
-            if index != self._at and self._health.is_polled(index) and index not in self._looks:
-                task = self._looks[index] = asyncio.create_task(self._request_head(index))
-                task.add_done_callback(lambda _, index=index: self._looks.pop(index, None))  # type: ignore[misc] # mypy infers no type for a default
+            if index != self._at and self._health.is_polled(index) and index not in self._requests:
+                task = self._requests[index] = asyncio.create_task(self._request_head(index))
+                task.add_done_callback(lambda _, index=index: self._requests.pop(index, None))  # type: ignore[misc] # mypy infers no type for a default
 
     async def _request_head(self, index: int) -> None:
         """Read the head of a standby node; a failure is logged once."""

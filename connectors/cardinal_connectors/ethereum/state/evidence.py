@@ -62,13 +62,13 @@ async def evidence(fetcher: BlockFetcher, blocks: Sequence[Fetched], *, read: bo
             for (changed, size), (every, other) in zip(traces, more, strict=True)
         ]
     parents = await _parents(fetcher, blocks)
-    wanted = [_wanted(traced, block) for (traced, _), block in zip(traces, blocks, strict=True)]
-    proofs = await _proofs(fetcher, [one for block in wanted for one in block])
+    to_prove = [_to_prove(traced, block) for (traced, _), block in zip(traces, blocks, strict=True)]
+    proofs = await _proofs(fetcher, [one for block in to_prove for one in block])
     found: list[Evidence] = []
-    for (traced, size), parent, asked in zip(traces, parents, wanted, strict=True):
-        shown = [proofs[at, address] for at, address, _ in asked]
-        whole = size + sum(length for _, length in shown)
-        found.append(Evidence(traced, parent, [proof for proof, _ in shown if proof is not None], whole))
+    for (traced, size), parent, accounts in zip(traces, parents, to_prove, strict=True):
+        block_proofs = [proofs[at, address] for at, address, _ in accounts]
+        total = size + sum(length for _, length in block_proofs)
+        found.append(Evidence(traced, parent, [proof for proof, _ in block_proofs if proof is not None], total))
     return found
 
 
@@ -81,13 +81,13 @@ async def _traces(
     fetcher: BlockFetcher, blocks: Sequence[Fetched], tracer: Mapping[str, object]
 ) -> list[tuple[list[Any], int]]:
     answers = await fetcher.calls([("debug_traceBlockByHash", (block.header.hash, tracer)) for block in blocks])
-    found = []
+    traces = []
     for block, answer in zip(blocks, answers, strict=True):
         traced = parse(list[Any], answer, "debug_traceBlockByHash")
         if traced is None:
-            raise _gone(block)
-        found.append((traced, len(bytes(answer))))
-    return found
+            raise _moved(block)
+        traces.append((traced, len(bytes(answer))))
+    return traces
 
 
 async def _parents(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[RpcHeader]:
@@ -98,12 +98,12 @@ async def _parents(fetcher: BlockFetcher, blocks: Sequence[Fetched]) -> list[Rpc
     for block, answer in zip(lacking, answers, strict=True):
         header = parse(RpcHeader, answer, "eth_getBlockByHash")
         if header is None:
-            raise _gone(block)
+            raise _moved(block)
         have[block.header.parent_hash] = header
     return [have[block.header.parent_hash] for block in blocks]
 
 
-def _wanted(traces: list[Any], fetched: Fetched) -> list[tuple[str, str, list[str]]]:
+def _to_prove(traces: list[Any], fetched: Fetched) -> list[tuple[str, str, list[str]]]:
     """Proofs to request: block hash, address and slots of each."""
     header = fetched.header
     if len(fetched.receipts) != len(fetched.block.transactions):
@@ -129,6 +129,6 @@ async def _proofs(
     }
 
 
-def _gone(block: Fetched) -> ChainMovedError:
+def _moved(block: Fetched) -> ChainMovedError:
     name = f"{block.header.height} ({block.header.hash})"
     return ChainMovedError(f"the node does not have block {name} with its parent any more")

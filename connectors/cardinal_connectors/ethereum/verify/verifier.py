@@ -99,7 +99,7 @@ class Verifier:
             except IntegrityError as wrong:
                 failure = wrong
             await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
-            again = await self._again(source, wanted)
+            again = await self._refetched(source, wanted)
             if again is None and source is self._node:
                 raise ChainMovedError(f"the node does not have block {height} (0x{wanted.hex()}) any more") from failure
             if again is not None:
@@ -134,7 +134,7 @@ class Verifier:
         """The other nodes, looked up on demand."""
         yield from self._elsewhere()
 
-    async def _again(self, source: BlockSource, wanted: bytes) -> Fetched | None:
+    async def _refetched(self, source: BlockSource, wanted: bytes) -> Fetched | None:
         """Re-fetch the block; the failure of another node is ignored."""
         try:
             return await source.by_hash(wanted)
