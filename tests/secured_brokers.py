@@ -39,7 +39,7 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 
 
 @dataclass(frozen=True)
-class Papers:
+class Certificates:
     """The certificates of all brokers and clients."""
 
     ca: Path
@@ -50,12 +50,12 @@ class Papers:
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """A broker, the proxy that its clients come by, and URLs that lead to it."""
+class SecuredBroker:
+    """A broker, the proxy in front of it, and its URLs."""
 
     broker: EmbeddedKafka
     proxy: TcpProxy
-    papers: Papers
+    certificates: Certificates
 
     def url(self, user: str | None = None, password: str | None = None, **options: str) -> str:
         """As ``user`` with this password, where None with the right one; ``None`` for no login.
@@ -67,7 +67,7 @@ class Guarded:
             login = f"{quote(user)}:{quote(PASSWORDS[user] if password is None else password, safe='')}@"
             options.setdefault("sasl__mechanism", MECHANISMS[0])
         if self.broker.security.certificate is not None:
-            options = {"tls": "1", "ssl__ca__location": str(self.papers.ca), **options}
+            options = {"tls": "1", "ssl__ca__location": str(self.certificates.ca), **options}
         options = {"cardinal__connect__timeout__ms": f"{2 * DEADLINE:.0f}000", **options}
         named = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items() if value)
         return f"kafka://{login}{self.broker.bootstrap}?{named}"
@@ -119,9 +119,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def papers(folder: Path) -> Papers:
+def certificates(folder: Path) -> Certificates:
     ca, foreign = Authority(folder, "ca"), Authority(folder, "foreign")
-    return Papers(
+    return Certificates(
         ca.certificate,
         foreign.certificate,
         ca.sign("broker", hosts=["127.0.0.1"]),
@@ -131,24 +131,26 @@ def papers(folder: Path) -> Papers:
 
 
 @pytest.fixture(scope="module")
-def guarded(folder: Path, papers: Papers) -> Iterator[Callable[[str], Guarded]]:
-    """Brokers by the kind of their listener, started when they are first asked for."""
+def secured_broker(folder: Path, certificates: Certificates) -> Iterator[Callable[[str], SecuredBroker]]:
+    """Brokers by the kind of their listener, started on first use."""
     kinds = {
-        "tls": Security(papers.broker.store, papers.ca),
-        "mtls": Security(papers.broker.store, papers.ca, client_certificates=True, acls=True),
-        "login": Security(papers.broker.store, papers.ca, mechanisms=MECHANISMS, users=PASSWORDS, acls=True),
+        "tls": Security(certificates.broker.store, certificates.ca),
+        "mtls": Security(certificates.broker.store, certificates.ca, client_certificates=True, acls=True),
+        "login": Security(
+            certificates.broker.store, certificates.ca, mechanisms=MECHANISMS, users=PASSWORDS, acls=True
+        ),
     }
-    running: dict[str, Guarded] = {}
+    running: dict[str, SecuredBroker] = {}
     with ExitStack() as stack:
 
-        def get(kind: str) -> Guarded:
+        def get(kind: str) -> SecuredBroker:
             if kind not in running:
                 port = free_port()
                 proxy = stack.enter_context(TcpProxy(f"127.0.0.1:{port}"))
                 broker = EmbeddedKafka(
                     folder / kind, port=port, advertised=proxy.address, security=kinds[kind], heap_mb=256
                 )
-                running[kind] = Guarded(stack.enter_context(broker), proxy, papers)
+                running[kind] = SecuredBroker(stack.enter_context(broker), proxy, certificates)
                 if broker.security.acls:
                     running[kind].permit(ADMIN, *EVERYTHING)
             return running[kind]

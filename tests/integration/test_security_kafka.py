@@ -18,14 +18,24 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
-from secured_brokers import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
+from secured_brokers import (
+    ADMIN,
+    GUEST,
+    MECHANISMS,
+    SECRETS,
+    WRONG,
+    SecuredBroker,
+    certificates,
+    folder,
+    secured_broker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.embedded import EmbeddedKafka
 
-__all__ = ["folder", "guarded", "papers"]
+__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = pytest.mark.broker
 
@@ -68,7 +78,7 @@ def _round_trip(url: str, app: Application) -> None:
     assert numbers == list(range(5))
 
 
-def _refused(at: Guarded, url: str, app: Application) -> str:
+def _refused(at: SecuredBroker, url: str, app: Application) -> str:
     """Everything that opens a connection is refused soon, in one sentence, without hammering at the door."""
     said = []
     for attempt in (
@@ -96,24 +106,26 @@ def _refused(at: Guarded, url: str, app: Application) -> str:
 # --- what works ----------------------------------------------------------------------------------------------
 
 
-def test_tls_with_a_private_authority(guarded: Callable[[str], Guarded], app: Application) -> None:
-    _round_trip(guarded("tls").url(), app)
+def test_tls_with_a_private_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    _round_trip(secured_broker("tls").url(), app)
 
 
-def test_tls_with_a_client_s_certificate(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("mtls")
-    client = at.papers.client
+def test_tls_with_a_client_s_certificate(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    at = secured_broker("mtls")
+    client = at.certificates.client
     url = at.url(ssl__certificate__location=str(client.certificate), ssl__key__location=str(client.key))
     _round_trip(url, app)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_login_over_tls(guarded: Callable[[str], Guarded], app: Application, mechanism: str) -> None:
-    _round_trip(guarded("login").url(ADMIN, sasl__mechanism=mechanism), app)
+def test_a_login_over_tls(secured_broker: Callable[[str], SecuredBroker], app: Application, mechanism: str) -> None:
+    _round_trip(secured_broker("login").url(ADMIN, sasl__mechanism=mechanism), app)
 
 
-def test_a_password_from_before_a_restart_still_counts(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("login")
+def test_a_password_from_before_a_restart_still_counts(
+    secured_broker: Callable[[str], SecuredBroker], app: Application
+) -> None:
+    at = secured_broker("login")
     at.broker.kill()
     at.broker.start()
     _round_trip(at.url(ADMIN), app)
@@ -125,65 +137,65 @@ def test_a_password_from_before_a_restart_still_counts(guarded: Callable[[str], 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("user", [ADMIN, "nobody"])
 def test_a_wrong_password_or_user(
-    guarded: Callable[[str], Guarded], app: Application, mechanism: str, user: str
+    secured_broker: Callable[[str], SecuredBroker], app: Application, mechanism: str, user: str
 ) -> None:
-    at = guarded("login")
+    at = secured_broker("login")
     said = _refused(at, at.url(user, WRONG, sasl__mechanism=mechanism), app)
     assert "refused the login" in said
     assert "check user, password and mechanism" in said
 
 
-def test_no_login_where_one_is_wanted(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("login")
+def test_no_login_where_one_is_wanted(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    at = secured_broker("login")
     said = _refused(at, at.url(), app)
     assert "requires a login: set user, password and sasl.mechanism" in said
 
 
-def test_an_unknown_authority(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("tls")
-    for ca in (str(at.papers.foreign_ca), ""):
+def test_an_unknown_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    at = secured_broker("tls")
+    for ca in (str(at.certificates.foreign_ca), ""):
         said = _refused(at, at.url(ssl__ca__location=ca), app)
         assert "by a CA that is not trusted" in said
         assert "set ssl.ca.location" in said
 
 
-def test_a_certificate_for_another_host(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("tls")
+def test_a_certificate_for_another_host(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    at = secured_broker("tls")
     said = _refused(at, at.url().replace("127.0.0.1", "localhost"), app)
     assert "its certificate is not for localhost" in said
 
 
 def test_no_certificate_where_one_is_wanted_and_one_that_is_not_taken(
-    guarded: Callable[[str], Guarded], app: Application
+    secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
-    at = guarded("mtls")
+    at = secured_broker("mtls")
     said = _refused(at, at.url(), app)
     assert "requires a client certificate: set ssl.certificate.location" in said
-    stranger = at.papers.foreigner
+    stranger = at.certificates.foreigner
     url = at.url(ssl__certificate__location=str(stranger.certificate), ssl__key__location=str(stranger.key))
     said = _refused(at, url, app)
     assert "refuses our certificate" in said
 
 
 def test_plain_text_to_a_tls_port_and_tls_to_a_plain_text_port(
-    guarded: Callable[[str], Guarded], cardinal_broker: EmbeddedKafka, app: Application
+    secured_broker: Callable[[str], SecuredBroker], cardinal_broker: EmbeddedKafka, app: Application
 ) -> None:
-    at = guarded("tls")
+    at = secured_broker("tls")
     said = _refused(at, at.url(tls="", ssl__ca__location=""), app)
     assert "speaks TLS only: add ?tls=1" in said
-    at = guarded("login")
+    at = secured_broker("login")
     said = _refused(at, at.url(ADMIN, tls="", ssl__ca__location=""), app)
     assert "speaks TLS only: add ?tls=1" in said
     with TcpProxy(cardinal_broker.bootstrap) as proxy:
         url = f"kafka://{proxy.address}?tls=1&cardinal.connect.timeout.ms=120000"
-        said = _refused(Guarded(cardinal_broker, proxy, at.papers), url, app)
+        said = _refused(SecuredBroker(cardinal_broker, proxy, at.certificates), url, app)
     assert "does not speak TLS: leave tls=1 out" in said
 
 
 # --- what is not permitted -----------------------------------------------------------------------------------
 
 
-def _sentence(at: Guarded, attempt: Callable[[], object]) -> str:
+def _sentence(at: SecuredBroker, attempt: Callable[[], object]) -> str:
     """What is said of a missing permission: soon, in one sentence, without hammering at the door."""
     knocks, begun = at.proxy.stats.accepted, time.monotonic()
     with pytest.raises(RefusedError, match="grant the ACL") as caught:
@@ -200,8 +212,8 @@ def _read(url: str, app: Application) -> list[int]:
         return [block.number for block in next(iter(consumer)).added]
 
 
-def test_each_missing_permission_is_named(guarded: Callable[[str], Guarded], app: Application) -> None:
-    at = guarded("login")
+def test_each_missing_permission_is_named(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
+    at = secured_broker("login")
     url = at.url(GUEST)
     said = _sentence(at, lambda: Producer(url, app, producer_id="two"))
     assert f"while creating the topic {app.default_topic}" in said
@@ -228,10 +240,10 @@ def test_each_missing_permission_is_named(guarded: Callable[[str], Guarded], app
 
 
 def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
-    guarded: Callable[[str], Guarded], app: Application
+    secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
     """Topics that were made beforehand and are empty, and no permission to write: the first message is refused."""
-    at = guarded("login")
+    at = secured_broker("login")
     with Producer(at.url(ADMIN), app, producer_id="one"):
         pass
     empty = app.model_copy(update={"topics": {**app.topics, "b/": f"{app.default_topic}-b"}})
@@ -249,10 +261,10 @@ def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
 
 
 def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_is_back(
-    guarded: Callable[[str], Guarded], app: Application
+    secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
     """The broker is asked again about once a second; what was published meanwhile comes when it says yes."""
-    at = guarded("login")
+    at = secured_broker("login")
     reading = [(ResourceType.TOPIC, topic, AclOperation.READ) for topic in app.all_topics]
     knowing = [(ResourceType.TOPIC, topic, AclOperation.DESCRIBE) for topic in app.all_topics]
     at.permit(GUEST, *reading, *knowing, (ResourceType.GROUP, "cardinal", AclOperation.READ))

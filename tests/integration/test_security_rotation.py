@@ -21,7 +21,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import RefusedError
 from cardinal.producer import Producer
 from cardinal.transports import list_topics
-from secured_brokers import DEADLINE, EVERYTHING, Guarded, folder, guarded, papers
+from secured_brokers import DEADLINE, EVERYTHING, SecuredBroker, certificates, folder, secured_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams import ChainUpdate
 
-__all__ = ["folder", "guarded", "papers"]
+__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = pytest.mark.broker
 
@@ -37,7 +37,7 @@ USER = "carol"
 CHAIN = a_chain(" ".join(f"{number}a" for number in range(1, 4)))
 
 
-def _set_password(at: Guarded, password: str) -> None:
+def _set_password(at: SecuredBroker, password: str) -> None:
     """Make the user's password this one, as an administrator does; it counts from now on."""
     admin = AdminClient(at.broker.admin_config())
     wanted = UserScramCredentialUpsertion(
@@ -56,13 +56,13 @@ def _set_password(at: Guarded, password: str) -> None:
 
 
 @pytest.fixture
-def at(guarded: Callable[[str], Guarded]) -> Guarded:
-    at = guarded("login")
+def at(secured_broker: Callable[[str], SecuredBroker]) -> SecuredBroker:
+    at = secured_broker("login")
     at.permit(USER, *EVERYTHING, (ResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL))
     return at
 
 
-def _url(at: Guarded, file: Path | None = None, **options: str) -> str:
+def _url(at: SecuredBroker, file: Path | None = None, **options: str) -> str:
     named = {"password_file": str(file)} if file else {}
     return at.url(sasl__username=USER, sasl__mechanism="SCRAM-SHA-256", **named, **options)
 
@@ -74,7 +74,7 @@ def _until(updates: Iterator[ChainUpdate], number: int) -> list[int]:
     return found
 
 
-def test_a_password_that_changed_is_a_refusal_until_a_restart_reads_its_file(at: Guarded, tmp_path: Path) -> None:
+def test_a_password_that_changed_is_a_refusal_until_a_restart_reads_its_file(at: SecuredBroker, tmp_path: Path) -> None:
     """A client keeps the password that it was opened with: a refusal is one sentence, and a restart is the remedy."""
     app, file = small_stream(), tmp_path / "password"
     file.write_text("first-s3cr3t\n")
@@ -100,7 +100,7 @@ def test_a_password_that_changed_is_a_refusal_until_a_restart_reads_its_file(at:
         assert _until(iter(consumer), 3) == [2, 3]
 
 
-def test_a_password_that_changed_at_the_broker_alone_is_refused_at_the_start(at: Guarded, tmp_path: Path) -> None:
+def test_a_password_that_changed_at_the_broker_alone_is_refused_at_the_start(at: SecuredBroker, tmp_path: Path) -> None:
     app, file = small_stream(), tmp_path / "password"
     file.write_text("old-s3cr3t")
     _set_password(at, "new-s3cr3t")

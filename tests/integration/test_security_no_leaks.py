@@ -13,14 +13,14 @@ import pytest
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import ChainGenerator
-from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, Guarded, folder, guarded, papers
+from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, SecuredBroker, certificates, folder, secured_broker
 from serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["folder", "guarded", "papers"]
+__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -75,10 +75,12 @@ def _metrics(url: str) -> str:
     return found
 
 
-def test_nothing_that_was_written_holds_a_password(guarded: Callable[[str], Guarded], folder: Path) -> None:
+def test_nothing_that_was_written_holds_a_password(
+    secured_broker: Callable[[str], SecuredBroker], folder: Path
+) -> None:
     """Logs of the brokers and of a talkative client, errors with all that hangs on them, what our values print."""
     urls: list[str] = []
-    at = guarded("login")
+    at = secured_broker("login")
     told = repr((at, at.broker.security, vars(at.broker)))
     for mechanism in MECHANISMS:
         options = {"sasl__mechanism": mechanism, "log": "1", "debug": "security,broker,conf"}
