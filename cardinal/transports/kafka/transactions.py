@@ -276,7 +276,7 @@ class TransactionalKafkaSink(KafkaSink):
         if delivery.error is not None:
             raise _UndeliveredError(self._outbound.stopped or delivery.error)
 
-    def _repeat(self, step: Callable[[float], None], *, until: float | None = None) -> None:
+    def _patiently(self, step: Callable[[float], None], *, until: float | None = None) -> None:
         """Commit or abort, and retry while the broker does not answer."""
         while True:
             try:
@@ -300,7 +300,7 @@ class TransactionalKafkaSink(KafkaSink):
         since = self._since
         if since is not None and not error.fatal():
             try:
-                self._repeat(self._outbound.client.abort_transaction, until=since + self._timeout)
+                self._patiently(self._outbound.client.abort_transaction, until=since + self._timeout)
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
             else:
