@@ -75,6 +75,6 @@ class MemorySource(Source):
 def expired(tp: Partition, offset: int, low: int) -> CursorExpiredError:
     """Error for expired records."""
     return CursorExpiredError(
-        f"the records from {offset} to {low} of {tp[0]}:{tp[1]} have expired: start from a newer cursor",
+        f"retention has removed the records from {offset} to {low} of {tp[0]}:{tp[1]}: start from a newer cursor",
         missing={tp: (offset, low)},
     )

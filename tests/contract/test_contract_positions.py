@@ -176,7 +176,7 @@ def test_what_retention_removed_is_named(room: Room) -> None:
     source = room.source()
     low = source.watermarks()[room.app.other, 1][0]
     assert low >= 2
-    with pytest.raises(CursorExpiredError, match=r"retention|gone") as caught:
+    with pytest.raises(CursorExpiredError, match="retention") as caught:
         source.assign({(room.app.other, 1): 0})
     assert caught.value.missing == {(room.app.other, 1): (0, low)}
     source.assign({(room.app.other, 1): low})

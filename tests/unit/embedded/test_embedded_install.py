@@ -309,6 +309,6 @@ def test_a_holder_that_never_says_who_it_is_is_given_up(tmp_path: Path) -> None:
     lock = try_lock(tmp_path / "broker.lock")
     assert lock is not None
     assert find_broker(tmp_path) == RunningBroker()
-    with pytest.raises(EmbeddedBrokerError, match="still being started"):
+    with pytest.raises(EmbeddedBrokerError, match="is starting"):
         end_broker(tmp_path, timeout=0.05)
     os.close(lock)
