@@ -121,8 +121,9 @@ def reconfigure(
     """End the epoch of --from and begin the next one, with the members and keys of --cluster.
 
     The new file has the same name and the next epoch. Stop the publishers, leave the nodes running until all blocks are
-    agreed and on the topics, run this, and restart the nodes with the new file. It refuses while something is in
-    progress, and may be repeated after an interruption. The signing member is one of both files, with the same key.
+    agreed and on the topics, run this, and restart the nodes with the new file and empty data folders. It refuses while
+    something is in progress, warns of members whose metrics do not say so, and may be repeated after an interruption.
+    The signing member is one of both files, with the same key.
 
     \b
     Example:

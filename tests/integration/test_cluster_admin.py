@@ -18,6 +18,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.replication import NO_HASH, Close, decode_record
 from cardinal.server.ingest.cluster.admin import Begun, Signer, begin_cluster, reconfigure_cluster
 from cardinal.server.ingest.cluster.config import load_cluster
+from cardinal.server.ingest.cluster.log_state import cluster_before
 from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
 from cardinal.server.ingest.cluster.topics import claims_topic, promoted_topic
 from cardinal.server.topics import delete_topics
@@ -176,6 +177,8 @@ def test_the_next_epoch_continues_with_the_state_of_the_one_before(running: tupl
     assert (begun.head, begun.start, begun.already) == ((20, named("20a"), 20), 21, False)
     record, state = cluster.opened(new)
     assert record.previous == load_cluster(old).membership(cluster.app).cluster
+    before = [cluster_before(find_url(cluster.url), cluster.app, load_cluster(one)) for one in (old, new)]
+    assert before == [NO_HASH, record.previous]
     assert (record.epoch, record.start, [name for name, _ in record.members]) == (1, 21, ["a", "b", "d"])
     assert (state.num, state.highest, len(state.ring)) == (3, 20, cluster.app.reorg_threshold + 1)
     values, after = cluster.claims(new, state, [chain(21, 22)], "d")
@@ -220,7 +223,8 @@ def test_an_epoch_does_not_end_while_a_member_reports_blocks_that_are_not_agreed
         with pytest.raises(ConfigurationError, match="b has 2 acknowledged blocks that are not agreed: stop the publi"):
             reconfigure(cluster, old, cluster.file("abd", epoch=1))
         member.unagreed = 0
-        reconfigure(cluster, old, cluster.file("abd", epoch=1))
+        begun = reconfigure(cluster, old, cluster.file("abd", epoch=1))
+    assert begun.warnings == ("not checked for acknowledged blocks that are not agreed: a, c",)
 
 
 def test_a_batch_that_is_agreed_before_the_close_is_in_the_next_epoch(running: tuple[TestCluster, Path]) -> None:

@@ -175,10 +175,10 @@ def reconfigure_cluster(
     if not before.closed:
         _check_agreed(old)
         before = _close(url, app, old, signer, before)
-    late = tuple(f"{one}: keep its data, as only epoch {new.epoch} can agree on them" for one in _unagreed(old))
+    warnings = (*new.warnings, *_unchecked(old), *(f"{one}: keep its data folder" for one in _unagreed(old)))
     ClusterTopics(url, app.default_topic).create_claims(new.epoch)
     _append_epoch(url, app, new, signer, carried_state(before.state, app, new.membership(app)), previous)
-    return replace(_read_begun(url, app, new, previous), warnings=(*new.warnings, *late))
+    return replace(_read_begun(url, app, new, previous), warnings=warnings)
 
 
 # --- the end of an epoch ----------------------------------------------------------------------------------------------
@@ -210,6 +210,13 @@ def _unagreed(file: ClusterFile) -> tuple[str, ...]:
         for node in node_reports(file)
         if node.unagreed_blocks
     )
+
+
+def _unchecked(file: ClusterFile) -> tuple[str, ...]:
+    """A sentence about the members that did not say whether they have such blocks."""
+    checked = {node.member for node in node_reports(file) if node.unagreed_blocks is not None}
+    silent = sorted(file.members.keys() - checked)
+    return (f"not checked for acknowledged blocks that are not agreed: {', '.join(silent)}",) if silent else ()
 
 
 def _close(url: TransportUrl, app: Application, file: ClusterFile, signer: Signer, log: LogState) -> LogState:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError, ViolationError
 from cardinal.protocols.replication import (
+    NO_HASH,
     Applied,
     Claim,
     ClaimLog,
@@ -27,7 +28,7 @@ from cardinal.protocols.replication import (
 from cardinal.server.ingest.cluster.first_state import MAX_BLOCKS
 from cardinal.server.ingest.cluster.keys import verify
 from cardinal.server.ingest.cluster.reading import newest
-from cardinal.server.ingest.cluster.topics import ClusterTopics, cluster_settings, promoted_topic
+from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, cluster_settings, promoted_topic
 from cardinal.transports.kafka import KafkaSource
 from cardinal.transports.read_range import read_range
 
@@ -110,7 +111,7 @@ def read_log(url: TransportUrl, app: Application, file: ClusterFile) -> LogState
     with closing(KafkaSource(cluster_settings(url), [topic])) as source:
         low, high = source.watermarks()[topic, 0]
         first = _records(source, topic, low, min(low + 1, high))
-        epoch = _epoch(first[0]) if first else None
+        epoch = _epoch(first[0].value) if first else None
         rules = Rules(0, app.reorg_threshold, MAX_BLOCKS)
         if epoch is not None:
             if found := difference(epoch, file.cluster(app)):
@@ -162,7 +163,7 @@ class _Reading:
                 continue  # nothing can be said about it
             match self.log.read(record.offset, record.value):
                 case Opened() as opened:
-                    self._opened, self._from_epoch = opened, _epoch(record) is not None
+                    self._opened, self._from_epoch = opened, _epoch(record.value) is not None
                 case Applied(claim, _):
                     self._batches[claim.header.num] = claim.header
                     self._claimers.append(claim.claimer)
@@ -191,6 +192,22 @@ def read_first(url: TransportUrl, topic: str) -> bytes | None:
         return records[0].value if records else None
 
 
+def cluster_before(url: TransportUrl, app: Application, file: ClusterFile) -> bytes:
+    """Identity of the cluster of the epoch before, 32 bytes: its markers are on the topics until the first new one.
+
+    Zeros in the first epoch, and where the log was trimmed: by then the markers are of this epoch.
+
+    Raises:
+        TopicError: there is no claim log.
+        UnreachableError, RefusedError: the broker is away or says no.
+
+    """
+    topic = claims_topic(app.default_topic, file.epoch)
+    first = read_first(url, topic)
+    epoch = None if first is None else _epoch(first)
+    return NO_HASH if epoch is None or difference(epoch, file.cluster(app)) else epoch.previous
+
+
 def newest_marker(url: TransportUrl, app: Application) -> Marker | None:
     """The last marker on the topic of markers, of whatever cluster; None where there is none."""
     topic = promoted_topic(app.default_topic)
@@ -215,9 +232,9 @@ def _records(source: KafkaSource, topic: str, begin: int, end: int) -> list[Reco
     return records
 
 
-def _epoch(record: Record) -> Epoch | None:
+def _epoch(value: bytes) -> Epoch | None:
     try:
-        found = decode_record(record.value)
+        found = decode_record(value)
     except ViolationError:
         return None
     return found if isinstance(found, Epoch) else None
