@@ -179,7 +179,7 @@ def test_publishers_with_certificates_reach_a_node_that_requires_them(
     [
         ("ingest://", "names no host: write ingest://host:port"),
         ("ingest://host:0", "with a port from 1"),
-        ("ingest://user:hidden@host", "no use for a user and a password"),
+        ("ingest://user:sesame@host", "no use for a user and a password"),
         ("ingest://host?ssl.ca.location=ca.pem", "ssl.ca.location is for TLS, and this is not encrypted: add tls=1"),
         ("ingest://host?tls=1&ssl.key.location=key.pem", "is of no use without ssl.certificate.location"),
         ("ingest://host?tls=1&ssl.ca.location=/absent", "ssl.ca.location cannot be used: No such file"),

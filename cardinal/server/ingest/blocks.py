@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal.apps import items as opaque
 from cardinal.apps.body import payload_of, unframe, weight_of
 from cardinal.errors import ApplicationError, ConfigurationError, LocalProtocolError
 from cardinal.protocols.publish import read_set
 from cardinal.protocols.streams import split
+from cardinal.transports.kafka.settings import kafka_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
+    from cardinal.config.url import TransportUrl
     from cardinal.protocols.publish import BlockId
     from cardinal.protocols.streams import Payload
 
 
+_RECORD_BYTES: Final = 1_024
+"""Key, headers and framing of a record, at most."""
+
+
 class Blocks(Protocol):
-    """What a node must know of an application."""
+    """Blocks of an application, for a node."""
 
     forks: bool
     """Whether headers carry hashes."""
@@ -41,13 +48,25 @@ class Blocks(Protocol):
 
 
 class OpaqueBlocks:
-    """Blocks of the application items: numbers, and items that mean something to others only."""
+    """Blocks of the application items: numbers, and items that mean something to others only.
+
+    Arguments:
+        largest: bytes of a message that the topics accept.
+
+    """
 
     forks = False
     reads_content = False
 
+    def __init__(self, largest: float = inf) -> None:
+        self._largest = largest
+
     def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
-        """Nothing: the protocol has checked their structure."""
+        """Each item fits the topics; the protocol has checked the structure."""
+        del parent
+        size = max(map(len, unframe(body)), default=0)
+        if size + _RECORD_BYTES > self._largest:
+            raise _too_large(block.number, size, self._largest)
 
     def payload(self, number: int, body: bytes) -> Payload:
         """Each item as it came."""
@@ -65,8 +84,9 @@ class PayloadBlocks:
     forks = True
     reads_content = True
 
-    def __init__(self, app: Application) -> None:
+    def __init__(self, app: Application, largest: float = inf) -> None:
         self._app = app
+        self._largest = largest
         self._chain_id = int(app.chain.rpartition(":")[2])
 
     def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
@@ -78,9 +98,12 @@ class PayloadBlocks:
             raise ApplicationError(f"block {payload.number} is of chain {chain_id}, not of {self._chain_id}")
         self._check(payload)
         try:
-            split(payload, self._app.topics, self._app.default_topic)
+            messages = split(payload, self._app.topics, self._app.default_topic)
         except LocalProtocolError as error:
             raise ApplicationError(f"block {payload.number} does not fit the topics: {error}") from None
+        size = max(len(message.key) + len(message.value) for message in messages)
+        if size + _RECORD_BYTES > self._largest:
+            raise _too_large(payload.number, size, self._largest)
 
     def _check(self, payload: Payload) -> None:
         """Whatever the application can say of a payload."""
@@ -105,10 +128,10 @@ class EvmBlocks(PayloadBlocks):
 
     """
 
-    def __init__(self, app: Application, chain: Path | None) -> None:
+    def __init__(self, app: Application, chain: Path | None, largest: float = inf) -> None:
         from cardinal.apps.evm import Chain, chain_of, verify_payload  # noqa: PLC0415 - the extra of one application
 
-        super().__init__(app)
+        super().__init__(app, largest)
         self._chain = chain_of(self._chain_id) if chain is None else Chain.load(chain)
         self._verify_payload = verify_payload
         if self._chain.chain_id != self._chain_id:
@@ -128,12 +151,25 @@ def check_items(body: bytes) -> None:
         raise ApplicationError("the body of a block begins with its header, and ends with its proof")
 
 
-def blocks_of(app: Application, chain: Path | None = None) -> Blocks:
-    """How a node sees the blocks of an application.
+def largest_message(url: TransportUrl) -> float:
+    """Bytes of a message that the topics of a stream accept, as they are created."""
+    return kafka_settings(url).max_message_bytes if url.scheme == "kafka" else inf
+
+
+def _too_large(number: int, size: int, largest: float) -> ApplicationError:
+    return ApplicationError(
+        f"block {number} has a message of {size:,} bytes, and the topics accept {largest:,.0f}: create them with a "
+        "higher cardinal.max.message.bytes"
+    )
+
+
+def blocks_of(app: Application, chain: Path | None = None, largest: float = inf) -> Blocks:
+    """The blocks of an application.
 
     Arguments:
         app: the application.
         chain: TOML file with the parameters of an Ethereum-like chain; None: its preset.
+        largest: bytes of a message that the topics accept.
 
     Raises:
         ConfigurationError: the file cannot be used, or the application is none that has one.
@@ -141,7 +177,7 @@ def blocks_of(app: Application, chain: Path | None = None) -> Blocks:
 
     """
     if app.name == "evm":
-        return EvmBlocks(app, chain)
+        return EvmBlocks(app, chain, largest)
     if chain is not None:
         raise ConfigurationError(f"the application {app.name} takes no file of a chain: leave it out", setting="chain")
-    return OpaqueBlocks() if app.name == "items" else PayloadBlocks(app)
+    return OpaqueBlocks(largest) if app.name == "items" else PayloadBlocks(app, largest)

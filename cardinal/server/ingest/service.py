@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.config.settings import find_url
 from cardinal.protocols.publish import ArbiterSettings
-from cardinal.server.ingest.blocks import blocks_of
+from cardinal.server.ingest.blocks import blocks_of, largest_message
 from cardinal.server.ingest.limits import MEBIBYTE, Limits, Pool
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import IngestNode
@@ -201,7 +201,7 @@ async def run_ingest(
     found = find_url(url)
     if found.scheme == "kafka":
         found = found.with_options({"transactional": "update"})
-    blocks = blocks_of(app, settings.chain)
+    blocks = blocks_of(app, settings.chain, largest_message(found))
     arbiting = arbiter_settings(app, settings.first, forks=blocks.forks)
     credentials = server_credentials(settings.certificate, settings.key, settings.ca)
     linking = _peer_settings(settings)

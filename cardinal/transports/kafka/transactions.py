@@ -260,7 +260,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._since = None
 
     def _commit_until(self) -> float | None:
-        """When a commit that is not answered counts as failed; None: it is waited for."""
+        """Time at which an unanswered commit counts as failed; None: it is waited for."""
         return None
 
     def _send(self, stage: _Stage) -> None:

@@ -33,6 +33,15 @@ def test_a_payload_is_promoted_as_it_was_published() -> None:
     assert BLOB.payload(5, body()) == PAYLOAD
 
 
+@pytest.mark.parametrize("name", ["blob", "items"])
+def test_a_block_that_no_topic_accepts_is_refused_before_it_is_stored(name: str) -> None:
+    payload = Payload(5, b"h" * 32, b"p" * 32, 5, {"c/1/b/x": bytes(9_000)})
+    data = body(payload) if name == "blob" else frame([bytes(9_000)])
+    app = get(name, chain_id=1)
+    blocks_of(app, largest=20_000).verify(BLOCK, PARENT, data)
+    refused(blocks_of(app, largest=10_000), data, "the topics accept 10,000")
+
+
 def test_a_body_of_another_block_chain_or_application_is_refused() -> None:
     refused(BLOB, body(), "header is of another", BlockId(6, b"h" * 32))
     refused(BLOB, body(), "header is of another", BlockId(5, b"q" * 32))
@@ -59,7 +68,7 @@ def test_a_file_describes_the_chain_of_an_evm_stream_and_of_no_other(tmp_path: P
 
 
 def test_items_are_taken_as_they_are() -> None:
-    ITEMS.verify(BlockId(5), BlockId(4), b"")
+    ITEMS.verify(BlockId(5), BlockId(4), frame([b"\x25abcd"]))
 
 
 @pytest.mark.parametrize("blocks", [BLOB, EVM], ids=["blob", "evm"])

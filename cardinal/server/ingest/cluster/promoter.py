@@ -152,15 +152,13 @@ class ClusterPromoter:
         elif last is not None:
             self._stands_for(last)
         LOG.info("this node promotes, from batch %d on", self._agreement.replica.promoted[0])
-        while True:
+        while self._writer.usable:
             self._changed.clear()
             run = self.promotion.next_run()
             if run is None:
                 await self._changed.wait()
-                if not self._writer.usable:
-                    return
-                continue
-            await self._write(run)
+            else:
+                await self._write(run)
 
     async def _write(self, run: Run) -> None:
         await self._agreement.committed()

@@ -14,14 +14,14 @@ from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.mesh import Identity
 from cardinal.protocols.publish import BlockId
-from cardinal.protocols.replication import NO_HASH, Epoch, Promotion, Replica, ReplicationSettings, decode_record
-from cardinal.server.ingest.blocks import blocks_of
+from cardinal.protocols.replication import Promotion, Replica, ReplicationSettings
+from cardinal.server.ingest.blocks import blocks_of, largest_message
 from cardinal.server.ingest.cluster.agreement import LOG, Agreement
 from cardinal.server.ingest.cluster.claims import ClaimWriter
 from cardinal.server.ingest.cluster.config import load_cluster
 from cardinal.server.ingest.cluster.keys import load_key
 from cardinal.server.ingest.cluster.links import Links
-from cardinal.server.ingest.cluster.log_state import read_first
+from cardinal.server.ingest.cluster.log_state import cluster_before
 from cardinal.server.ingest.cluster.promoter import ClusterPromoter
 from cardinal.server.ingest.cluster.promoting import PromotionWriter
 from cardinal.server.ingest.cluster.reading import LogReader
@@ -72,7 +72,7 @@ class Member:
         self._app = app
         self._settings = settings
         self._file = cluster
-        self._blocks = blocks_of(app, settings.chain)
+        self._blocks = blocks_of(app, settings.chain, largest_message(url))
         self._objects = Objects(forks=self._blocks.forks)
         self._mesh = cluster.cluster(app)
         self._membership = cluster.membership(app)
@@ -115,10 +115,7 @@ class Member:
         def find() -> tuple[tuple[str, str], bytes]:
             topics = ClusterTopics(self._url, self._app.default_topic)
             claims = topics.check_claims(self._file.epoch)
-            first = read_first(self._url, claims)
-            record = None if first is None else decode_record(first)
-            previous = record.previous if isinstance(record, Epoch) else NO_HASH
-            return (claims, topics.ensure_promoted().name), previous
+            return (claims, topics.ensure_promoted().name), cluster_before(self._url, self._app, self._file)
 
         return await asyncio.wrap_future(run_in_thread(find, "cardinal-ingest-topics"))
 
