@@ -29,6 +29,11 @@ def test_a_cluster_keeps_its_laws(seeds: range) -> None:
     assert [broken for seed in seeds if (broken := run_cluster(seed))] == []
 
 
+@pytest.mark.parametrize("seed", [403, 1267, 61_921])
+def test_seeds_that_were_broken_once(seed: int) -> None:
+    assert run_cluster(seed) is None
+
+
 def test_equal_seeds_run_alike() -> None:
     one, other = run_seed(7), run_seed(7)
     assert one.kafka.claims == other.kafka.claims

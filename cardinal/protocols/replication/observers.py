@@ -55,9 +55,9 @@ class Observers:
                 self._of_peer[peer] -= 1
         self.acknowledged = {one for one in self.acknowledged if one in self._pool.blocks and one not in state.ring}
 
-    def missing(self, limit: int) -> tuple[Ref, ...]:
-        """The lowest blocks that peers store and this node does not."""
-        return tuple(sorted(ref for ref in self._of_block if ref.hash not in self._pool.blocks)[:limit])
+    def missing(self) -> tuple[Ref, ...]:
+        """Blocks that peers store and this node does not, the lowest first."""
+        return tuple(sorted(ref for ref in self._of_block if ref.hash not in self._pool.blocks))
 
     def others(self, block: Block) -> list[tuple[str, bytes]]:
         """Peers that observed another content than the stored block's."""

@@ -370,9 +370,13 @@ class Replica:
         self._observers.prune(state)
         if self._full:
             self._full = False
-            missing = self._observers.missing(state.rules.max_blocks)
-            if missing:
-                self._actions.append(Want(missing))
+            self._want_observed()
+
+    def _want_observed(self) -> None:
+        """Request what peers announced when this node could not store it: they do not announce it again."""
+        missing = self._observers.missing()
+        if missing:
+            self._actions.append(Want(missing))
 
     def _delete(self, block: Block) -> None:
         self.pool.remove(block)
@@ -500,6 +504,8 @@ class Replica:
         self.promoted = max(self.promoted, (state.num, 0))
         self._rows.append(PutPromoted(*self.promoted))
         self.pool.relink(state)
+        self._observers.prune(state)
+        self._want_observed()
         self._replay()
 
     def _apply(self, claim: Claim, state: State) -> None:

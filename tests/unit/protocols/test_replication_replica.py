@@ -454,7 +454,9 @@ def test_messages_about_later_numbers_wait_for_the_reader() -> None:
     assert early.receive("a", Propose(STREAM, 1, NO_HASH, 1, 0), 0.0) == Step((), ())
     assert early.receive("a", saved_by("a", BATCH), 0.0) == Step((), ())
     assert early.receive("a", observed(*BLOCKS), 0.0) == Step((), ())
-    assert isinstance(early.read(0, FIRST, 0.0).actions[0], Send)
+    want, answer = early.read(0, FIRST, 0.0).actions
+    assert want == Want(tuple(one.ref for one in BLOCKS))
+    assert isinstance(answer, Send)
 
 
 def test_a_turn_is_skipped_with_doubled_waits_until_a_claim() -> None:
