@@ -364,7 +364,7 @@ class Cluster:
         states = [node.replica.state for node in self.nodes.values() if node.up]
         return all(node.up or node.dead for node in self.nodes.values()) and all(
             state is not None and state.ring and block.parent not in state.ring for state in states
-        ) and not any(node.holds(block.parent) for node in self.nodes.values())  # fmt: skip
+        ) and not any(node.holds(block.parent) for node in self.living)  # fmt: skip
 
     # --- the log --------------------------------------------------------------------------------------------------
 
