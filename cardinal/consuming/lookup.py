@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, DecodeError, UnreachableError
 from cardinal.protocols.streams.ordering.history import Parents
 from cardinal.protocols.streams.wire import avro
@@ -26,7 +24,6 @@ from cardinal.transports.read_range import Search, search_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
 
     from cardinal.consuming.skiplist import Skipping
     from cardinal.protocols.streams.types import BlockRef, Partition, Record
@@ -40,7 +37,6 @@ _NEAR: Final = 64
 """Offsets: below this distance reading is quicker than halving."""
 _APART: Final = 16
 """Blocks for each partition of the Batches within which one is sure to come in every partition."""
-_THREAD: Final = "cardinal-batch-lookup"
 _ENDED: Final = object()
 
 
@@ -122,18 +118,14 @@ class AncestorLookup:
     """Hashes and parents of the chain below the blocks that a consumer remembers, looked up a poll at a time.
 
     A reorg through a channel may reach that deep. Batches from the wanted number up to well above the lowest remembered
-    block are read first; where these do not connect, the rest of the topic once. The topic is opened on a thread of its
-    own. A server that is away when a range begins, and retention that was faster, end a look-up: the next poll begins
-    another one. It belongs to one thread at a time.
+    block are read first; where these do not connect, the rest of the topic once. Retention that was faster ends a
+    look-up: the next poll begins another one. It belongs to one thread at a time.
 
     Arguments:
         open_source: opens the default topic once more, for every look-up.
         app: the application.
         threshold: its reorg threshold, blocks.
         skipping: records that are skipped.
-
-    Attributes:
-        comes: a look-up is in progress, and its last poll brought something.
 
     """
 
@@ -142,12 +134,10 @@ class AncestorLookup:
         self._app = app
         self._threshold = threshold
         self._skipping = skipping
-        self._opening: Future[tuple[Source, Marks]] | None = None
         self._source: Source | None = None
         self._search: Search[None] | None = None
         self._range: tuple[int, BlockRef] | None = None
         self.parents = Parents()
-        self.comes = False
 
     def poll(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number; another one ends.
@@ -170,32 +160,22 @@ class AncestorLookup:
 
     def close(self) -> None:
         """End the look-up and release its connection. May be called twice."""
-        source, opening = self._source, self._opening
-        self._source = self._opening = self._search = self._range = None
-        self.comes = False
+        source, self._source, self._search, self._range = self._source, None, None, None
         if source is not None:
             source.close()
-        if opening is not None:
-            opening.add_done_callback(_close)
 
     def _advance(self, number: int, lowest: BlockRef, timeout: float) -> bool:
         """Open, or poll once; True at the end."""
-        if self._source is None:
-            self._opening = self._opening or run_in_thread(self._open_and_mark, _THREAD)
-            if not wait((self._opening,), timeout).done:
-                return False
-            opening, self._opening = self._opening, None
-            self._source, marks = opening.result()
-            self._range, self.parents, self.comes = (number, lowest), Parents(), True
-            self._search = self._walk(self._source, marks, number, lowest)
+        if self._search is None or self._source is None:
+            self._source = source = self._open()
+            self._range, self.parents = (number, lowest), Parents()
+            self._search = self._walk(source, marks_of_batches(source, self._app), number, lowest)
             return next(self._search, _ENDED) is _ENDED
         records: list[Record] = []
         with contextlib.suppress(UnreachableError):
             records = self._source.poll(_POLL_RECORDS, timeout)
-        self.comes = bool(records)
         try:
-            if self._search is not None:
-                self._search.send(self._skipping.others(records))
+            self._search.send(self._skipping.others(records))
         except StopIteration:
             return True
         return False
@@ -216,17 +196,3 @@ class AncestorLookup:
             if self.parents.lead(lowest, number):
                 return
             yield from read_batches(source, first, behind, partial(take, math.inf))
-
-    def _open_and_mark(self) -> tuple[Source, Marks]:
-        with contextlib.ExitStack() as opened:
-            source = self._open()
-            opened.callback(source.close)
-            marks = marks_of_batches(source, self._app)
-            opened.pop_all()
-            return source, marks
-
-
-def _close(opening: Future[tuple[Source, Marks]]) -> None:
-    """Close a source that nobody waits for any more."""
-    if opening.exception() is None:
-        opening.result()[0].close()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import random
 import resource
@@ -30,8 +31,9 @@ from fastavro import parse_schema, schemaless_reader
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
 from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.types import NO_ID
-from cardinal.protocols.streams.wire.avro import BATCH_SCHEMA, Entry, write_batch
+from cardinal.protocols.streams.wire.avro import Entry, write_batch
 
+SCHEMAS: Final = Path(__file__).parents[2] / "schemas"
 TOPIC: Final = "chain"
 PARTITIONS: Final = 4
 STEP: Final = 2_000
@@ -210,7 +212,7 @@ def throughput(blocks: int, rounds: int) -> float:
         [Record(*row) for row in some] for some in (rows, twice, behind, first, turns)
     )
     digests = digested(records)
-    schema = parse_schema(BATCH_SCHEMA)
+    schema = parse_schema(json.loads((SCHEMAS / "batch.avsc").read_text()))
     batches = [block[-1][4] for block in by_block]
     cases: dict[str, tuple[int, Drive]] = {
         "floor: touch every record": (len(records), lambda: floor(records)),

@@ -6,7 +6,7 @@ A :class:`ChainUpdate` is for every user; the others are reports for users who p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol, TypeAlias
 
@@ -86,7 +86,6 @@ class Completed:
         payload: the block; content merged from all of its messages.
         positions: for every partition the lowest offset of a message of this block that was seen.
         published_ms: the time of its Batch's record.
-        sealed: whether the Batch carries the seal: the block is complete on the topics.
         size: bytes of its messages, with what holding them costs.
 
     """
@@ -94,7 +93,6 @@ class Completed:
     payload: BlockHeader
     positions: Mapping[Partition, int]
     published_ms: int = 0
-    sealed: bool = False
     size: int = 0
 
 
@@ -280,6 +278,7 @@ class Change(Enum):
     REVERT = "revert"
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class ChainUpdate:
     """One step of the chain: blocks removed, newest first, then blocks added, oldest first.
 
@@ -298,41 +297,11 @@ class ChainUpdate:
 
     """
 
-    __slots__ = ("_cursor", "added", "finality", "removed", "seq")
-
     seq: int
     removed: tuple[AnyPayload, ...]
     added: tuple[AnyPayload, ...]
-    finality: Finality | None
-    _cursor: Callable[[], Cursor] | None
-
-    def __init__(
-        self,
-        seq: int,
-        removed: tuple[AnyPayload, ...],
-        added: tuple[AnyPayload, ...],
-        finality: Finality | None = None,
-        cursor: Callable[[], Cursor] | None = None,
-    ) -> None:
-        set_ = object.__setattr__
-        set_(self, "seq", seq)
-        set_(self, "removed", removed)
-        set_(self, "added", added)
-        set_(self, "finality", finality)
-        set_(self, "_cursor", cursor)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a ChainUpdate does not change: {name}")
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ChainUpdate):
-            return NotImplemented
-        return (self.seq, self.removed, self.added, self.finality) == (
-            other.seq,
-            other.removed,
-            other.added,
-            other.finality,
-        )
+    finality: Finality | None = None
+    _cursor: Callable[[], Cursor] | None = field(default=None, compare=False)
 
     def __hash__(self) -> int:
         return hash((self.seq, len(self.removed), tuple(block.hash for block in self.added)))
@@ -363,7 +332,7 @@ class ChainUpdate:
 
     def with_cursor(self, cursor: Callable[[], Cursor]) -> ChainUpdate:
         """The same update with a function that builds its cursor."""
-        return ChainUpdate(self.seq, self.removed, self.added, self.finality, cursor)
+        return replace(self, _cursor=cursor)
 
     def inverted(self) -> ChainUpdate:
         """The update that undoes this one. MissingPayloadError where a block's content is missing."""

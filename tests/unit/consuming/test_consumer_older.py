@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
@@ -107,7 +106,6 @@ class Looking:
         while (found := self.poll(number, lowest)) is None:
             assert time.monotonic() < deadline
         assert all(source.closed for source in self.sources)
-        assert not self.older.comes
         return found
 
 
@@ -186,34 +184,12 @@ def test_a_server_that_is_away_while_it_is_polled_is_polled_again(broker: Memory
     looking = Looking(broker)
     while not looking.read & {45}:
         assert looking.poll(40, 60) is None
-    assert looking.older.comes
     looking.away = True
     for _ in range(10):
         assert looking.poll(40, 60) is None
-        assert not looking.older.comes, "whoever waits may wait for the stream"
     looking.away = False
     assert looking.find(40, 60) == chain(41, 60)
     assert len(looking.sources) == 1
-
-
-def test_nobody_waits_until_the_topic_is_opened(broker: MemoryBroker) -> None:
-    """A server that is away answers after its client's patience, or not at all."""
-    write(broker, line(1, 100))
-    looking, answers = Looking(broker), threading.Event()
-    looking.opens = lambda: answers.wait(DEADLINE)
-    lowest = BlockRef(60, hash_of("60a"))
-    for _ in range(3):
-        assert looking.older.poll(40, lowest, 0.0) is None
-        assert not looking.older.comes
-    looking.older.close()
-    assert looking.older.poll(40, lowest, 0.0) is None
-    assert not looking.sources
-    answers.set()
-    assert looking.older.poll(40, lowest, DEADLINE) is None
-    looking.older.close()
-    deadline = time.monotonic() + DEADLINE
-    while [source.closed for source in looking.sources] != [True, True]:
-        assert time.monotonic() < deadline, "one that was opened for nothing is closed as well"
 
 
 @pytest.mark.parametrize("call", ["open", "watermarks"])
@@ -268,14 +244,13 @@ def test_a_reader_that_looks_up_waits_for_nothing_else_and_closes_what_it_opened
     write(broker, line(1, 100))
     reader = Reader(broker.url, Blocks(), wait=0.0, topics=["block"])
     reader.main.assign(reader.ends())
-    assert not reader.lookup.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
-    assert reader.lookup.comes
     reader.lookup.close()
-    assert not reader.lookup.comes
     assert reader.older_batches(40, BlockRef(60, hash_of("60a")), DEADLINE) is None
+    source = reader.lookup._source
     reader.close()
-    assert not reader.lookup.comes
+    assert source is not None
+    assert reader.lookup._source is None
 
 
 def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
@@ -312,7 +287,7 @@ def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, mo
         deep(broker, "100a", line(101, 102, "b", "100a"))
         loop = resumed._loop
         deadline = time.monotonic() + DEADLINE
-        while not loop._reader.lookup.comes:
+        while loop._reader.lookup._source is None:
             assert time.monotonic() < deadline
             loop.step()
         source = loop._reader.lookup._source
@@ -323,7 +298,7 @@ def test_a_look_up_ends_with_the_channel_that_needed_it(broker: MemoryBroker, mo
         loop.follower._channels._drop(channel)
         loop.step()
         assert len(closed) == 1
-        assert not loop._reader.lookup.comes
+        assert loop._reader.lookup._source is None
 
 
 def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:

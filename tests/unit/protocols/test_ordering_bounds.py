@@ -116,7 +116,7 @@ def test_what_became_of_blocks_is_remembered_within_bounds() -> None:
 
 
 def test_a_long_extension_can_be_cut_into_several_updates_but_no_switch() -> None:
-    orderer = start(max_extension=3)
+    orderer = start(max_update=3)
     feed(orderer, run("a", 2, 8, "1a"))
     assert feed(orderer, run("a", 1, 1, "0g")) == ["+1a+2a+3a", "+4a+5a+6a", "+7a+8a"]
     feed(orderer, run("b", 4, 9, "3b"))
@@ -318,15 +318,6 @@ def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
     graft = [Completed(payload, {}) for payload in run("c", 2, 9, "1a")]
     (update,) = orderer.graft(BlockRef(1, h("1a")), graft)
     assert [name(removed.hash) for removed in update.removed] == ["6b", "5b", "4b", "3b", "2a"]
-
-
-def test_numbers_that_jump_are_followed_where_they_rise() -> None:
-    orderer = Orderer(reorg_threshold=9, settings=OrderingSettings(check_numbers=False))
-    feed(orderer, [header("1a", "0g", 1), header("5a", "1a", 5), header("4a", "5a", 4)])
-    (update,) = orderer.caught_up()
-    assert [name(added.hash) for added in update.added] == ["1a", "5a"]
-    jumps = [header("0g", "9z", 0), header("7a", "5a", 7), header("5b", "1a", 6, 99)]
-    assert feed(orderer, jumps) == ["+7a", "-7a-5a+5b"]
 
 
 # --- parts -------------------------------------------------------------------------------------------------

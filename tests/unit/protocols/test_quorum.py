@@ -18,7 +18,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.events import Untrusted
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.types import PRODUCER_HEADER
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true
 
@@ -86,15 +86,13 @@ def test_positions_cover_all_copies_that_agree() -> None:
     assert event.positions == {place: log[0].offset for place, log in mine.items()}
 
 
-def test_a_block_is_sealed_if_one_copy_is_and_was_published_when_the_first_was() -> None:
+def test_a_block_was_published_when_its_first_copy_was() -> None:
     feed = Feed()
     records = feed.topics.write("a", said(ONE))
-    sealed = records[-1]._replace(headers=(*records[-1].headers, (SEALED_HEADER, b"")))
-    feed.assembler.receive([*records[:-1], sealed])
+    feed.assembler.receive(records)
     (event,) = feed("b", *said(ONE))
     assert isinstance(event, Completed)
-    assert event.sealed
-    assert event.published_ms == sealed.timestamp_ms
+    assert event.published_ms == records[-1].timestamp_ms
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -99,7 +99,7 @@ def test_a_block_that_lacks_a_message_is_explained_and_completes_when_it_comes(m
     assert reassembler.explain(h("9z")).state == "unknown"
 
 
-def test_positions_time_and_seal_come_with_a_completed_block_and_ranges_with_one_of_digests() -> None:
+def test_positions_and_time_come_with_a_completed_block_and_ranges_with_one_of_digests() -> None:
     reassembler, digests = Reassembler(), Reassembler(contents=Contents.DIGESTS)
     key, value = encode(batch(a_=Update(count=1)))
     part = encode(BatchMsg(h("1a"), "a/x", b"1"))
@@ -112,7 +112,7 @@ def test_positions_time_and_seal_come_with_a_completed_block_and_ranges_with_one
         (event,) = assembler.receive(taken)
         assert isinstance(event, Completed)
         assert event.positions == {("tx", 2): 7, ("t", 0): 3}
-        assert (event.published_ms, event.sealed) == (99, True)
+        assert event.published_ms == 99
     assert isinstance(event.payload, HeaderOnly)
     assert (event.payload.ranges, event.payload.published_ms) == ({("tx", 2): (7, 8), ("t", 0): (3, 4)}, 99)
     supplied = Reassembler(contents=Contents.DIGESTS)

@@ -45,7 +45,7 @@ from cardinal.protocols.streams.events import (
     Surplus,
 )
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, is_sealed, path_text
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, path_text
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.codec import decode, sub_batch_index
 from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
@@ -475,7 +475,7 @@ class Reassembler:
             events.append(Superseded(block.hash, fields.number, replaced[:3], batch[:3]))
         due = self._open.completed(block, fields.parent, parent_is_complete=fields.parent in self._recent)
         self._recent.add(block.hash, RecentBlock(fields.number, block, candidate))
-        events.append(Completed(payload, block.first, batch.timestamp_ms, is_sealed(batch.headers), block.size))
+        events.append(Completed(payload, block.first, batch.timestamp_ms, block.size))
         for other in due:
             self._overdue(other, events)
 

@@ -38,7 +38,7 @@ from cardinal.protocols.streams.events import (
     Superseded,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import EarlierRun, Evicted, Orderer, OrderingSettings
+from cardinal.protocols.streams.ordering.orderer import EarlierRun, Evicted, Orderer
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
@@ -116,7 +116,9 @@ class Follower:
         self._settings = settings
         self._evicted = EvictedBlocks(settings.bounds.headless_distance)
         self.reassembler = assembler_of(settings, evicted=self._evicted)
-        self.orderer = orderer_of(settings)
+        self.orderer = Orderer(
+            settings.start, settings.start_weight, settings.reorg_threshold, settings.whitelist, settings
+        )
         self._channels = ReorgChannels(
             settings.default_topic,
             self.orderer,
@@ -673,25 +675,4 @@ def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlo
         inline=settings.inline,
         bounds=settings.bounds.part(share),
         evicted=evicted,
-    )
-
-
-def orderer_of(settings: FollowerSettings) -> Orderer:
-    """The orderer of the main topics, within the bounds."""
-    return Orderer(
-        settings.start,
-        settings.start_weight,
-        settings.reorg_threshold,
-        settings.whitelist,
-        OrderingSettings(
-            blacklist=settings.blacklist,
-            finality_of=settings.finality_of,
-            on_finality_violation=settings.on_finality_violation,
-            history=settings.history,
-            max_waiting=settings.max_waiting,
-            max_side=settings.max_side,
-            max_bytes=settings.max_bytes,
-            max_extension=settings.max_update,
-            patient=settings.patient,
-        ),
     )

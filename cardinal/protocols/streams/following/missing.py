@@ -16,14 +16,9 @@ when :attr:`MissingBlocks.needs_watermarks` is true and no request is in flight.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Mapping
-from typing import Final
 
 from cardinal.protocols.streams.types import Partition
-
-_PROOFS_MAX: Final = 100
-"""Watermarks that are held at once; further ones replace the newest, and prove what those would have proven."""
 
 
 class Suspect:
@@ -56,7 +51,9 @@ class MissingBlocks:
         self._suspects: dict[bytes, Suspect] = {}
         self._due: list[tuple[int, bytes]] = []
         self._requested: list[bytes] = []
-        self._proofs: deque[tuple[Mapping[Partition, int], list[bytes]]] = deque()
+        """Suspects that are due, to be proven absent by the next watermarks."""
+        self._proof: Mapping[Partition, int] | None = None
+        """These watermarks, until every partition has passed them."""
 
     def suspect(self, block_hash: bytes, wait: int = 0, number: int | None = None, *, quiet: bool = False) -> None:
         """Suspect a block from now on, or sooner than before.
@@ -99,7 +96,7 @@ class MissingBlocks:
     @property
     def needs_watermarks(self) -> bool:
         """True when new watermarks would prove something."""
-        return bool(self._requested)
+        return bool(self._requested) and self._proof is None
 
     def proven(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> list[bytes]:
         """The suspects whose messages lie on no topic, by watermarks that every partition has passed.
@@ -109,17 +106,14 @@ class MissingBlocks:
             watermarks: new watermarks, None where there are none.
 
         """
-        if watermarks is not None and self._requested:
-            if len(self._proofs) == _PROOFS_MAX:
-                _, before = self._proofs.pop()
-                self._requested = [*filter(self._suspects.__contains__, before), *self._requested]
-            self._proofs.append((watermarks, self._requested))
-            self._requested = []
+        if watermarks is not None and self._requested and self._proof is None:
+            self._proof = watermarks
         found: list[bytes] = []
-        while self._proofs and all(positions.get(p, end) >= end for p, end in self._proofs[0][0].items()):
-            found += [block_hash for block_hash in self._proofs.popleft()[1] if block_hash in self._suspects]
+        if self._proof is not None and all(positions.get(p, end) >= end for p, end in self._proof.items()):
+            found = [block_hash for block_hash in self._requested if block_hash in self._suspects]
+            self._proof, self._requested = None, []
         if not self._requested:
-            # Suspects that become due while watermarks are taken wait for the next ones: these may be older than they.
+            # Suspects that become due until then wait for the next watermarks: these may be older than they.
             while self._due and self._due[0][0] <= self.completed:
                 due, block_hash = heapq.heappop(self._due)
                 suspect = self._suspects.get(block_hash)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 
 from cardinal.protocols.streams.assembly.digests import Contents
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.protocols.streams.events import BlockHeader
-from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
-from cardinal.protocols.streams.types import SHORT, BlockRef, Finality
+from cardinal.protocols.streams.ordering.settings import OrderingSettings
+from cardinal.protocols.streams.types import SHORT, BlockRef
 
 
 class OnIncomplete(Enum):
@@ -29,8 +28,8 @@ class OnIncomplete(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class FollowerSettings:
-    """Settings of a follower.
+class FollowerSettings(OrderingSettings):
+    """Settings of a follower, and of its orderer.
 
     Attributes:
         app: the application's name; chain: its name for the chain. Cursors contain both.
@@ -39,21 +38,16 @@ class FollowerSettings:
         prefixes: the expressions under which the application counts.
         reorg_threshold: blocks.
         whitelist: number to the only hash that is accepted at it.
-        blacklist: hashes of blocks that are refused, with all their descendants.
-        finality_of: the finality marks that a block carries.
-        on_finality_violation: policy for a switch below a finalized block.
         start: the last block not to deliver; None starts by the rule of :mod:`.start`.
         start_weight: its weight; None counts as 0.
-        patient: whether the stream begins by the rule of :mod:`.start_wait`, not above blocks that are about to come.
         policy: ``first``, or ``quorum:k``: the copies of a message that count.
         producers: the ids whose copies count for a quorum.
         volatile: expressions searched in paths whose values may differ between producers.
         on_incomplete: policy for a block that cannot be completed.
         default_topic: the topic of Batches and announcements of reorg channels; None follows no channels.
-        history: delivered blocks that are remembered by hash, for reorgs through channels.
-        max_update: blocks in one update at most, unless it is a switch: a consumer far behind gets several updates.
-        max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
-        max_bytes: of the content of either, and of the blocks of all reorg channels.
+        max_update: a consumer far behind gets several updates.
+        max_bytes: also of the blocks of all reorg channels.
+        patient: begin by the rule of :mod:`.start_wait`, not above blocks that are about to come.
         bounds: of the blocks under assembly; every reorg channel has an additional share of it.
 
     """
@@ -65,23 +59,15 @@ class FollowerSettings:
     prefixes: tuple[str, ...] = ()
     reorg_threshold: int = 128
     whitelist: Mapping[int, bytes] = field(default_factory=dict)
-    blacklist: frozenset[bytes] = frozenset()
-    finality_of: Callable[[BlockHeader], Finality | None] | None = None
-    on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
     start: BlockRef | None = None
     start_weight: int | None = None
-    patient: bool = False
     policy: str = "first"
     producers: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
     on_incomplete: OnIncomplete = OnIncomplete.SKIP
     default_topic: str | None = None
-    history: int = 100_000
-    max_waiting: int = 10_000
-    max_side: int = 10_000
-    max_bytes: int = 256 << 20
     contents: Contents = Contents.VALUES
-    max_update: int = 1_000
+    max_update: int | None = field(default=1_000, kw_only=True)
     bounds: Bounds = Bounds()  # noqa: RUF009 - frozen
 
     def fingerprint(self) -> bytes:

@@ -7,54 +7,42 @@ get, and by the depth of the switch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from itertools import takewhile
 
 from .forktree import ForkTree, Node, Rank
 
 
-class Ties(Enum):
-    """Tie rule of equally heavy waiting chains."""
-
-    FIRST = "first"
-    """The chain received first."""
-
-    HASH = "hash"
-    """The chain whose tip has the lowest hash: independent of arrival, for planners that rebuild their state."""
+def rank(node: Node) -> Rank:
+    """Smaller is better: heavier, of equal weights received first."""
+    return -node.weight, node.arrival, node.hash
 
 
-def rank(node: Node, ties: Ties) -> Rank:
-    """Smaller is better: heavier, then by the tie rule."""
-    return (-node.weight, 0 if ties is Ties.HASH else node.arrival, node.hash)
-
-
-def best_tip(tree: ForkTree, head: Node, fresh: Sequence[Node], ties: Ties) -> Node | None:
+def best_tip(tree: ForkTree, head: Node, fresh: Sequence[Node]) -> Node | None:
     """The new head among newly linked blocks, or None where the head stays.
 
     Arguments:
         tree: the graph.
         head: the newest delivered block.
         fresh: the blocks that were just linked, and with each all that descends from it.
-        ties: see :class:`Ties`.
 
     """
     if not fresh:
         return None
-    best = min(fresh, key=lambda node: rank(node, ties))
+    best = min(fresh, key=rank)
     if any(node.parent == head.hash for node in fresh):
-        extension = climb(tree, head, ties)
+        extension = climb(tree, head)
         # A child of any weight extends the head, unless a new block elsewhere is heavier still.
         if best.weight <= extension.weight or descends(tree, best, head):
             return extension
-    return climb(tree, best, ties) if best.weight > head.weight else None
+    return climb(tree, best) if best.weight > head.weight else None
 
 
-def climb(tree: ForkTree, node: Node, ties: Ties) -> Node:
+def climb(tree: ForkTree, node: Node) -> Node:
     """The leaf above a linked block, at every fork towards the heaviest block above it."""
     heaviest: dict[bytes, Rank] = {}
     for current in reversed(tree.above(node)):
         above = [heaviest[child.hash] for child in tree.children(current.hash)]
-        heaviest[current.hash] = min([rank(current, ties), *above])
+        heaviest[current.hash] = min([rank(current), *above])
     while children := tree.children(node.hash):
         node = min(children, key=lambda child: heaviest[child.hash])
     return node

@@ -1,7 +1,7 @@
 """Hashes of the delivered chain far below the fork graph, for reorgs through a channel.
 
-The blocks have consecutive numbers; where a chain skips a number, the history restarts there. It is bounded,
-and can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`ChainHistory.recall`).
+The blocks have consecutive numbers; a ring that reaches below a given start restarts the history. It is bounded, and
+can be extended downwards by the parent links of older Batches (:class:`Parents`, :meth:`ChainHistory.recall`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rules:
    delivered. Its number is its parent's plus one.
 2. Leaving the head takes a strictly heavier chain. Of equal ones the first received stays.
 3. A switch is one update through the common ancestor: removed newest first, added oldest first. An extension may be
-   divided into several updates (``max_extension``); a switch never is.
+   divided into several updates (``max_update``); a switch never is.
 4. Children that came before their parents wait, and are delivered with them. Of too many waiting blocks the ones
    farthest above the head are evicted, of too many on side branches the lightest.
 5. Blocks farther below the head than the reorg threshold are pruned, with the side branches that hang on them, unless
@@ -35,14 +35,14 @@ from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, Fina
 
 from .admission import DESCENDS, REMEMBERED, Admission, StartForks
 from .finality import Finalizer, OnFinalityViolation
-from .forkchoice import Ties, best_tip, climb, paths
+from .forkchoice import best_tip, climb, paths
 from .forktree import ForkTree, Node
 from .history import ChainHistory
 from .pool import Evicted, Pool
 from .settings import EarlierRun, OrderingSettings
 from .start import StartCandidate, StartRule
 
-__all__ = ["EarlierRun", "Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach", "Ties"]
+__all__ = ["EarlierRun", "Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
 
 Report: TypeAlias = OrderingEvent | Evicted
 
@@ -89,20 +89,17 @@ class Orderer:
         self._settings = settings = settings or OrderingSettings()
         self._threshold = reorg_threshold
         self._tree: ForkTree = ForkTree()
-        by_hash = settings.ties is Ties.HASH
         self._waiting = Pool(
-            settings.max_waiting,
-            settings.max_bytes,
-            lambda node: (-node.number, 0 if by_hash else -node.arrival, node.hash),
+            settings.max_waiting, settings.max_bytes, lambda node: (-node.number, -node.arrival, node.hash)
         )
         self._side = Pool(
             settings.max_side,
             settings.max_bytes,
-            lambda node: (node.weight, 0 if by_hash else -node.arrival, node.hash),
+            lambda node: (node.weight, -node.arrival, node.hash),
             free=lambda node: not self._tree.is_parent(node.hash),
         )
         self._admission = Admission(whitelist, settings.blacklist)
-        self._start_rule = StartRule(reorg_threshold, settings.ties)
+        self._start_rule = StartRule(reorg_threshold)
         self._start_forks = StartForks(self._tree)
         self._final = Finalizer(settings.finality_of, settings.on_finality_violation)
         self._history = ChainHistory(settings.history)
@@ -113,7 +110,7 @@ class Orderer:
         self._head: Node | None = None
         self._start_configured = start is not None
         self._root = 0  # number of the lowest block that can be a fork point
-        self.seq = settings.seq
+        self.seq = 0
         """The last sequence number delivered."""
         self.start = start
         """The first block that was delivered, or the configured one below it."""
@@ -172,7 +169,7 @@ class Orderer:
     def links(self, parent: bytes, number: int) -> bool:
         """True when a block of this number can stand on this parent, which is delivered or on a side branch."""
         node = self._tree.get(parent)
-        return node is not None and node.linked and self._agree(number, node.number)
+        return node is not None and node.linked and number == node.number + 1
 
     def awaited(self, block_hash: bytes) -> bool:
         """True when complete blocks wait for this one, which is not held."""
@@ -251,7 +248,7 @@ class Orderer:
         waiting = self._tree.children(header.hash)
         if self._head is None or not self.awaited(header.hash) or not self._admits(header):
             return []
-        if not any(self._agree(child.number, header.number) for child in waiting):
+        if not any(child.number == header.number + 1 for child in waiting):
             return []
         updates = self._judge(self._place(self._node(header, None, 0)))
         self._report_start_fork(header.hash)
@@ -473,7 +470,7 @@ class Orderer:
             item.number == node.number
             and len(item.parent) == HASH_SIZE
             and (node.parent is None or node.parent == item.parent)
-            and (parent is None or self._agree(node.number, parent.number))
+            and (parent is None or node.number == parent.number + 1)
         )
 
     # --- linking ---------------------------------------------------------------------------------------------
@@ -514,13 +511,9 @@ class Orderer:
         children = list(self._tree.children(parent.hash))
         return [child for child in children if not child.linked and self._follows(child, parent)]
 
-    def _agree(self, number: int, parent: int) -> bool:
-        """True when these can be the numbers of a block and its parent."""
-        return number == parent + 1 or (not self._settings.check_numbers and number > parent)
-
     def _follows(self, node: Node, parent: Node) -> bool:
         """True when the numbers of a block and its parent agree; else the block is refused."""
-        if self._agree(node.number, parent.number):
+        if node.number == parent.number + 1:
             return True
         self._remove(node)
         self._refuse(node, f"its number is {node.number}, its parent's is {parent.number}")
@@ -540,7 +533,7 @@ class Orderer:
         """Move the head where blocks that were just linked require it; the others go to side branches."""
         if self._head is None:
             return []
-        tip = best_tip(self._tree, self._head, fresh, self._settings.ties)
+        tip = best_tip(self._tree, self._head, fresh)
         updates = [] if tip is None else self._move(self._head, tip)
         self._add_to_side(fresh)
         return updates
@@ -551,13 +544,13 @@ class Orderer:
         root = self._head = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
         self._history.append(root)
         fresh = self._link_down(root)
-        updates = self._move(root, climb(self._tree, lowest, self._settings.ties))
+        updates = self._move(root, climb(self._tree, lowest))
         self._add_to_side(fresh)
         return updates
 
     def _set_start(self, start: BlockRef) -> None:
         self.start, self._root = start, start.number - 1
-        self._admission.first = start.number if self._settings.check_numbers else None
+        self._admission.first = start.number
 
     def _move(self, head: Node, tip: Node) -> list[ChainUpdate]:
         """Make a linked block the head, unless finality forbids it.
@@ -578,7 +571,7 @@ class Orderer:
         self._add_to_side(old)
         self._history.cut(len(old))
         new.reverse()
-        step = len(new) if old or self._settings.max_extension is None else self._settings.max_extension
+        step = len(new) if old or self._settings.max_update is None else self._settings.max_update
         updates = []
         for at in range(0, len(new), step):
             updates.append(self._deliver(removed, new[at : at + step]))

@@ -1,47 +1,40 @@
-"""Options of an orderer, and the state that it resumes from."""
+"""Settings of an orderer, and the state that it resumes from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolated
 
 from .finality import OnFinalityViolation
-from .forkchoice import Ties
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrderingSettings:
-    """Options of an orderer.
+    """Settings of an orderer.
 
     Attributes:
-        blacklist: hashes of blocks that are refused.
+        blacklist: hashes of blocks that are refused, with all their descendants.
         finality_of: the finality marks that a block carries, None where it has none.
-        on_finality_violation: see :class:`~.finality.OnFinalityViolation`.
-        check_numbers: True when a child's number must be its parent's plus one; else it must only be higher.
-        ties: see :class:`~.forkchoice.Ties`; evictions follow the same rule.
-        seq: the last sequence number delivered.
+        on_finality_violation: policy for a switch below a finalized block.
         history: delivered blocks that are remembered by hash, for reorgs through channels.
-        max_waiting, max_side: blocks.
-        max_bytes: of the content of waiting blocks, and as much of side branches.
-        max_extension: blocks; an extension by more is divided into several updates. None: never.
+        max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
+        max_bytes: of the content of either.
+        max_update: blocks in one update at most, unless it is a switch; None: any number.
         patient: begin only at :meth:`Orderer.begin` or :meth:`Orderer.caught_up`, even with a long chain.
 
     """
 
-    blacklist: Iterable[bytes] = ()
+    blacklist: frozenset[bytes] = frozenset()
     finality_of: Callable[[BlockHeader], Finality | None] | None = None
     on_finality_violation: OnFinalityViolation = OnFinalityViolation.HALT
-    check_numbers: bool = True
-    ties: Ties = Ties.FIRST
-    seq: int = 0
     history: int = 100_000
     max_waiting: int = 10_000
     max_side: int = 10_000
     max_bytes: int = 256 << 20
-    max_extension: int | None = None
+    max_update: int | None = None
     patient: bool = False
 
 

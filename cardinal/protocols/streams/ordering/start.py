@@ -22,7 +22,7 @@ from typing import NamedTuple
 from cardinal.protocols.streams.events import BlockHeader
 from cardinal.protocols.streams.types import BlockRef
 
-from .forkchoice import Ties, rank
+from .forkchoice import rank
 from .forktree import ForkTree, Node
 
 
@@ -51,17 +51,10 @@ class _Chain(NamedTuple):
 
 
 class StartRule:
-    """Choice of the start.
+    """Choice of the start. A chain of more blocks than ``threshold`` is long enough."""
 
-    Arguments:
-        threshold: blocks; a chain of more is long enough.
-        ties: see :class:`~.forkchoice.Ties`.
-
-    """
-
-    def __init__(self, threshold: int, ties: Ties) -> None:
+    def __init__(self, threshold: int) -> None:
         self._threshold = threshold
-        self._ties = ties
         self._seen = 0
         self._look_at = threshold
 
@@ -74,7 +67,7 @@ class StartRule:
         if self._seen <= self._look_at or not len(tree):
             return False
         self._look_at = self._seen + self._seen // 4
-        return sum(1 for _ in tree.ancestors(self._heaviest(tree))) > self._threshold
+        return sum(1 for _ in tree.ancestors(min(tree, key=rank))) > self._threshold
 
     def candidate(self, tree: ForkTree, incomplete: Iterable[BlockHeader]) -> StartCandidate:
         """The start for a patient reader; the graph is not empty.
@@ -98,11 +91,11 @@ class StartRule:
                 start, length = (block, 1) if below is None else (below.start, below.length + 1)
                 chains[block.hash] = _Chain(start, length, block.number)
                 tip = tips.get(start.hash)
-                if tip is None or rank(block, self._ties) < rank(tip, self._ties):
+                if tip is None or rank(block) < rank(tip):
                     tips[start.hash] = block
             elif below is not None:
                 chains[block.hash] = _Chain(below.start, below.length, block.number)
-        heaviest = sorted(tips.values(), key=lambda tip: rank(tip, self._ties))
+        heaviest = sorted(tips.values(), key=rank)
         long = [tip for tip in heaviest if chains[tip.hash].length > self._threshold]
         tip = min(long, key=lambda tip: chains[tip.hash].start.number) if long else heaviest[0]
         chain = chains[tip.hash]
@@ -112,8 +105,5 @@ class StartRule:
 
     def lowest(self, tree: ForkTree) -> Node:
         """The block to start with; the graph is not empty."""
-        *_, lowest = tree.ancestors(self._heaviest(tree))
+        *_, lowest = tree.ancestors(min(tree, key=rank))
         return lowest
-
-    def _heaviest(self, tree: ForkTree) -> Node:
-        return min(tree, key=lambda node: rank(node, self._ties))

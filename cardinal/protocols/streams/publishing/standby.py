@@ -147,10 +147,6 @@ class Standby:
         self._read_until = self._moved_on = float("-inf")
         self._moving = False
 
-    def __len__(self) -> int:
-        """Number of waiting blocks."""
-        return len(self._waiting)
-
     def done(self, block_hash: bytes) -> None:
         """Note that this block is on the topics: its sealed Batch was read, or all of its messages were."""
         self._done[block_hash] = None
@@ -172,10 +168,6 @@ class Standby:
             return Verdict.SEND
         self._waiting[block_hash] = now
         return Verdict.WAIT
-
-    def withdraw(self, block_hash: bytes) -> None:
-        """Withdraw a block that is no longer to be published."""
-        self._waiting.pop(block_hash, None)
 
     def advance(self, now: float) -> list[tuple[bytes, Verdict]]:
         """Note that the stream was read up to this time; returns decisions on blocks that waited, in order."""

@@ -54,7 +54,7 @@ class Vote:
     Attributes:
         digest: of its content.
         number, parent, weight: of its Batch.
-        positions, published_ms, sealed: see :class:`~.events.Completed`.
+        positions, published_ms: see :class:`~.events.Completed`.
 
     """
 
@@ -64,7 +64,6 @@ class Vote:
     weight: int
     positions: Mapping[Partition, int]
     published_ms: int
-    sealed: bool
 
 
 def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
@@ -90,15 +89,7 @@ def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
     _add(digest, sorted(map(path_bytes, block.deletes)))
     _add(digest, paths)
     _add(digest, [b"" if path in left_out else values[path] for path in paths])
-    return Vote(
-        digest.digest(),
-        block.number,
-        block.parent,
-        block.weight,
-        event.positions,
-        event.published_ms,
-        event.sealed,
-    )
+    return Vote(digest.digest(), block.number, block.parent, block.weight, event.positions, event.published_ms)
 
 
 def _add(found: blake2b, pieces: Sequence[bytes]) -> None:

@@ -314,7 +314,6 @@ class QuorumReassembler:
                 event,
                 positions=lowest(event.positions, *(one.positions for one in votes.values()), *opened),
                 published_ms=min(one.published_ms for one in copies),
-                sealed=any(one.sealed for one in copies),
             )
         )
         decision = Decision(vote.number, agreed=agreed, digest=vote.digest)

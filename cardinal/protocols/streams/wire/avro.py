@@ -7,7 +7,7 @@ fastavro holds this module to the same bytes and values in ``tests/properties/te
 
 Rules:
 
-1. The schemas are :data:`BATCH_SCHEMA` and :data:`UPDATE_SCHEMA`. Paths are bytes: they need not be UTF-8.
+1. The schemas are ``schemas/batch.avsc`` and ``schemas/update.avsc``. Paths are bytes: they need not be UTF-8.
 2. Entries are written in the caller's order. Callers sort them by path, so that redundant producers write equal bytes.
 3. Reading accepts all that the specification's encoding allows: positive and negative block counts, several blocks,
    integers that are longer than needed (a long to ten bytes, an int to five), bytes after the end. Of equal paths the
@@ -40,46 +40,6 @@ _TWO_BYTES: Final = 1 << 14
 _LONG_MAX_BYTES: Final = 10
 _INT_MAX_BYTES: Final = 5
 _UNSIGNED_END: Final = 2**64
-
-BATCH_SCHEMA: Final = {
-    "type": "record",
-    "name": "batch",
-    "avro.codec": "snappy",
-    "namespace": "cloud.rivet.cardinal",
-    "fields": [
-        {"name": "num", "type": "long"},
-        {"name": "weight", "type": "bytes"},
-        {"name": "parent", "type": {"name": "par", "type": "fixed", "size": 32}},
-        {
-            "name": "updates",
-            "type": {
-                "name": "upd",
-                "type": "map",
-                "values": {
-                    "type": "record",
-                    "name": "update",
-                    "fields": [
-                        {"name": "value", "type": "bytes"},
-                        {"name": "count", "type": "int"},
-                        {"name": "delete", "type": "boolean"},
-                        {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}},
-                    ],
-                },
-            },
-        },
-    ],
-}
-"""The Batch's schema as the specification prints it; ``schemas/batch.avsc`` holds the same."""
-
-UPDATE_SCHEMA: Final = {
-    "type": "record",
-    "name": "update",
-    "fields": [
-        {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
-        {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}},
-    ],
-}
-"""The SubBatchMsg's schema as the specification prints it; ``schemas/update.avsc`` holds the same."""
 
 
 class Entry(NamedTuple):
