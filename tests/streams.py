@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 from cardinal.consuming.lookup import batch_of
-from cardinal.protocols.streams import ChainUpdate, Payload, Record, Routed, SubBatch, split
+from cardinal.protocols.streams import BlockRef, ChainUpdate, Cursor, Payload, Record, Routed, SubBatch, split
 from cardinal.protocols.streams.ordering.history import Parents
 
 SCHEMA = {r"b/\w+/t/": "tx", r"b/\w+/l/": "logs", "state/": "state"}
@@ -43,6 +43,19 @@ def block(name_: str, parent: str, weight: int | None = None, *, txs: int = 2, s
         frozenset({f"{prefix}/t/gone"}),
         sub_batches if sub else {},
     )
+
+
+def cursor_at(
+    ring: Sequence[BlockRef],
+    weight: int,
+    seq: int,
+    start: BlockRef | None = None,
+    *,
+    root: bytes = b"",
+    missing: frozenset[bytes] = frozenset(),
+) -> Cursor:
+    """The cursor of an earlier run that delivered these blocks, newest first."""
+    return Cursor(b"", "blocks", "blocks:1", seq, tuple(ring), weight, start=start, root=root, missing=missing)
 
 
 def chain(spec: str, weights: Mapping[str, int] | None = None, *, root: str = "0g") -> list[Payload]:

@@ -21,8 +21,8 @@ from cardinal.protocols.streams import (
     Stale,
 )
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.ordering.orderer import EarlierRun, OrderingSettings
-from streams import block, chain, h, name
+from cardinal.protocols.streams.ordering.orderer import OrderingSettings
+from streams import block, chain, cursor_at, h, name
 
 
 def start(threshold: int = 128, whitelist: Mapping[int, bytes] | None = None, **options: object) -> Orderer:
@@ -112,7 +112,7 @@ def test_a_whitelist_refuses_the_other_block_and_its_descendants(order: list[str
 def test_a_whitelist_that_contradicts_the_cursor_refuses_to_resume() -> None:
     orderer = Orderer(whitelist={2: h("2b")})
     with pytest.raises(CursorMismatchError, match="whitelist pins another block at 2"):
-        orderer.restore([BlockRef(2, h("2a"))], 2, 1, EarlierRun(), [])
+        orderer.restore(cursor_at([BlockRef(2, h("2a"))], 2, 1), [])
 
 
 @pytest.mark.parametrize("order", [["2b", "3b", "1a", "2a"], ["1a", "2a", "3b", "2b"], ["1a", "2b", "2a", "3b"]])
@@ -127,7 +127,7 @@ def test_a_blacklist_refuses_a_block_and_its_descendants(order: list[str]) -> No
 def test_a_blacklist_that_names_a_delivered_block_refuses_to_resume() -> None:
     orderer = Orderer(settings=OrderingSettings(blacklist=frozenset({h("2a")})))
     with pytest.raises(CursorMismatchError, match="blacklist names a block at 2"):
-        orderer.restore([BlockRef(2, h("2a"))], 2, 1, EarlierRun(), [])
+        orderer.restore(cursor_at([BlockRef(2, h("2a"))], 2, 1), [])
 
 
 # --- start from nothing ------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_a_switch_below_a_finalized_block_latches(policy: OnFinalityViolation, s
 def test_after_resuming_everything_is_judged_once_with_the_ring_that_is_read_again() -> None:
     orderer = Orderer()
     ring = [BlockRef(3, h("3a")), BlockRef(2, h("2a")), BlockRef(1, h("1a"))]
-    (update,) = orderer.restore(ring, 3, 3, EarlierRun(), [*chain("1a 2a | 1a 2b 3b 4b"), *chain("1a 2a 3a")[2:]])
+    (update,) = orderer.restore(cursor_at(ring, 3, 3), [*chain("1a 2a | 1a 2b 3b 4b"), *chain("1a 2a 3a")[2:]])
     assert shape(update) == "-3a -2a+2b+3b+4b"
     assert all(isinstance(removed, Payload) for removed in update.removed)
     assert (update.first_seq, update.seq) == (4, 8)
@@ -210,7 +210,7 @@ def test_after_resuming_everything_is_judged_once_with_the_ring_that_is_read_aga
 
 def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> None:
     orderer = Orderer()
-    assert orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, EarlierRun(), []) == []
+    assert orderer.restore(cursor_at([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2), []) == []
     (update,) = orderer.receive(block("2b", "1a", 9))
     assert update.removed == (MissingPayload(2, h("2a")),)
     with pytest.raises(MissingPayloadError, match="block 2"):
@@ -220,7 +220,7 @@ def test_a_removed_block_that_cannot_be_read_again_is_a_missing_payload() -> Non
 def test_resumed_at_the_streams_start_nothing_that_was_never_delivered_is_removed() -> None:
     """Blocks 1a and 2a were read before the stream's first block, 3a: a better chain above 1a is no chain of ours."""
     orderer = Orderer()
-    assert orderer.restore([BlockRef(3, h("3a"))], 3, 1, EarlierRun(), chain("1a 2a 3a | 1a 2b 3b 4b")) == []
+    assert orderer.restore(cursor_at([BlockRef(3, h("3a"))], 3, 1), chain("1a 2a 3a | 1a 2b 3b 4b")) == []
     assert feed(orderer, [block("5b", "4b")]) == []
     assert orderer.take_reports() == [ForkBelowStart(BlockRef(4, h("4b")), BlockRef(3, h("3a")))]
     assert feed(orderer, [block("4a", "3a")]) == ["+4a"]
@@ -244,8 +244,8 @@ def test_updates_are_values() -> None:
     assert one == other
     assert len({one[0], other[0]}) == 1
     assert one[0] != "update"
-    with pytest.raises(AttributeError, match="does not change"):
-        one[0].seq = 2
+    with pytest.raises(AttributeError, match="seq"):
+        one[0].seq = 2  # type: ignore[misc]
     with pytest.raises(LookupError, match="no cursor"):
         _ = one[0].cursor
 

@@ -10,8 +10,8 @@ import pytest
 from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
 from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
 from cardinal.protocols.streams.ordering.history import ChainHistory, Parents
-from cardinal.protocols.streams.ordering.orderer import EarlierRun, Evicted, OrderingSettings, Reach
-from streams import block, h, name
+from cardinal.protocols.streams.ordering.orderer import Evicted, OrderingSettings, Reach
+from streams import block, cursor_at, h, name
 
 
 def header(name_: str, parent: str, number: int, weight: int | None = None) -> Payload:
@@ -249,7 +249,7 @@ def test_a_lie_about_a_delivered_block_is_not_believed(lie: Payload) -> None:
 
 def test_a_lie_about_a_block_that_is_read_again_is_not_believed() -> None:
     orderer = Orderer()
-    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, EarlierRun(), [header("2a", "1z", 2)])
+    orderer.restore(cursor_at([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2), [header("2a", "1z", 2)])
     assert [type(event) for event in orderer.take_reports()] == [Quarantined]
 
 
@@ -310,7 +310,7 @@ def test_after_a_resume_the_better_of_a_child_and_a_fork_goes() -> None:
     orderer = Orderer()
     ring, blocks = [BlockRef(3, h("3a")), BlockRef(2, h("2a"))], [header("4a", "3a", 4), *run("b", 3, 6, "2a")]
     assert orderer.reach(ring[1]) is Reach.AHEAD
-    (update,) = orderer.restore(ring, 3, 2, EarlierRun(BlockRef(1, h("1a"))), blocks)
+    (update,) = orderer.restore(cursor_at(ring, 3, 2, BlockRef(1, h("1a"))), blocks)
     assert [name(added.hash) for added in update.added] == ["3b", "4b", "5b", "6b"]
     assert orderer.reach(BlockRef(1, h("1a"))) is Reach.FORGOTTEN
     assert orderer.recall({h("2a"): h("1a")}) == 1
@@ -366,13 +366,13 @@ def test_a_start_is_not_looked_for_among_refused_blocks() -> None:
 
 def test_a_better_chain_below_the_start_is_reported_also_when_it_was_read_while_resuming() -> None:
     orderer = Orderer()
-    assert orderer.restore([BlockRef(6, h("6a")), BlockRef(5, h("5a"))], 6, 2, EarlierRun(), run("b", 5, 9, "4b")) == []
+    assert orderer.restore(cursor_at([BlockRef(6, h("6a")), BlockRef(5, h("5a"))], 6, 2), run("b", 5, 9, "4b")) == []
     assert orderer.take_reports() == [ForkBelowStart(BlockRef(9, h("9b")), BlockRef(5, h("5a")))]
 
 
 def test_a_block_that_left_the_chain_before_its_content_came_stays_beside_it() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0)
-    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, EarlierRun(), [])
+    orderer.restore(cursor_at([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2), [])
     (update,) = orderer.receive(header("1b", "0g", 1, 9))
     assert [name(removed.hash) for removed in update.removed] == ["2a", "1a"]
     feed(orderer, [header("1a", "0g", 1)])
@@ -382,7 +382,7 @@ def test_a_block_that_left_the_chain_before_its_content_came_stays_beside_it() -
 
 def test_below_the_floor_there_is_no_fork_point() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0, reorg_threshold=1)
-    orderer.restore([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2, EarlierRun(), [])
+    orderer.restore(cursor_at([BlockRef(2, h("2a")), BlockRef(1, h("1a"))], 2, 2), [])
     feed(orderer, [header("1a", "0g", 1)])
     assert not orderer.holds(h("0g"))
     assert feed(orderer, [header("1b", "0g", 1, 50)]) == []

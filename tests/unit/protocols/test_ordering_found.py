@@ -8,9 +8,9 @@ import pytest
 
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Cursor, Follower, ForkBelowStart, Orderer, Payload
 from cardinal.protocols.streams.events import Superseded
-from cardinal.protocols.streams.ordering.orderer import EarlierRun, OrderingSettings
+from cardinal.protocols.streams.ordering.orderer import OrderingSettings
 from channels import THRESHOLD, Stream, line, settings, shape
-from streams import Log, block, h, messages
+from streams import Log, block, cursor_at, h, messages
 
 
 def header(name_: str, parent: str, weight: int) -> Payload:
@@ -25,7 +25,7 @@ def started(*ring: BlockRef, root: str = "", blocks: Sequence[Payload] = ()) -> 
     """Resumed where the ring's last block is the start that was chosen."""
     orderer = Orderer(reorg_threshold=8)
     assert (
-        orderer.restore(ring, ring[0].number, len(ring), EarlierRun(ring[-1], root=h(root) if root else b""), blocks)
+        orderer.restore(cursor_at(ring, ring[0].number, len(ring), ring[-1], root=h(root) if root else b""), blocks)
         == []
     )
     return orderer
@@ -36,9 +36,7 @@ def started(*ring: BlockRef, root: str = "", blocks: Sequence[Payload] = ()) -> 
 
 def test_the_parent_of_a_start_that_its_sibling_replaced_stays_a_fork_point_after_a_resume() -> None:
     orderer = Orderer(reorg_threshold=8)
-    assert (
-        orderer.restore([BlockRef(1, h("1a"))], 5, 3, EarlierRun(BlockRef(1, h("1b"))), [header("1a", "0g", 5)]) == []
-    )
+    assert orderer.restore(cursor_at([BlockRef(1, h("1a"))], 5, 3, BlockRef(1, h("1b"))), [header("1a", "0g", 5)]) == []
     assert feed(orderer, header("1c", "0g", 6)) == "-1a+1c"
 
 
@@ -50,7 +48,7 @@ def test_the_start_is_replaced_after_a_resume_also_where_its_content_cannot_be_r
 
 def test_the_parent_of_a_given_start_that_was_replaced_stays_a_fork_point_after_a_resume() -> None:
     orderer = Orderer(BlockRef(2, h("2a")), 2, reorg_threshold=8)
-    assert orderer.restore([BlockRef(2, h("2b"))], 3, 2, EarlierRun(BlockRef(2, h("2b")), root=h("1g")), []) == []
+    assert orderer.restore(cursor_at([BlockRef(2, h("2b"))], 3, 2, BlockRef(2, h("2b")), root=h("1g")), []) == []
     assert feed(orderer, header("2c", "1g", 4)) == "-?2b+2c"
 
 
@@ -85,7 +83,7 @@ def test_a_better_chain_below_the_start_is_looked_for_within_a_budget_upwards_to
 def test_a_ring_that_reaches_below_the_given_start_keeps_it_as_what_it_is() -> None:
     orderer = Orderer(BlockRef(2, h("2a")), 2)
     ring = [BlockRef(3, h("3b")), BlockRef(2, h("2a")), BlockRef(1, h("1b"))]
-    assert orderer.restore(ring, 3, 3, EarlierRun(BlockRef(1, h("1b"))), []) == []
+    assert orderer.restore(cursor_at(ring, 3, 3, BlockRef(1, h("1b"))), []) == []
     assert [orderer.hash_at(ref.number) for ref in ring] == [ref.hash for ref in ring]
     assert orderer.head == BlockRef(3, h("3b"))
     assert orderer.state_of(h("2a")) == "delivered"
@@ -207,7 +205,9 @@ def test_a_superseded_block_is_removed_without_content_after_a_resume() -> None:
 
 def test_a_block_that_turns_out_disputed_when_it_is_read_again_is_removed_without_content() -> None:
     orderer = Orderer(BlockRef(0, h("0g")), 0)
-    past = EarlierRun(missing=frozenset([h("1a")]))
-    assert orderer.restore([BlockRef(1, h("1a"))], 1, 1, past, [header("1a", "0g", 1)]) == []
+    assert (
+        orderer.restore(cursor_at([BlockRef(1, h("1a"))], 1, 1, missing=frozenset([h("1a")])), [header("1a", "0g", 1)])
+        == []
+    )
     assert feed(orderer, header("1b", "0g", 2)) == "-?1a+1b"
     assert feed(orderer, header("2a", "1a", 3)) == "-1b+1a+2a"

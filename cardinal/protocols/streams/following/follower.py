@@ -38,7 +38,7 @@ from cardinal.protocols.streams.events import (
     Superseded,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import EarlierRun, Evicted, Orderer
+from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
@@ -569,8 +569,7 @@ class Follower:
             if named is not None and short(header.hash) not in named:
                 self._missing.suspect(header.hash, quiet=True)
         resume.active = False
-        earlier = EarlierRun(cursor.start, cursor.finality, cursor.violation, cursor.missing, cursor.root)
-        updates = self.orderer.restore(cursor.ring, cursor.weight, cursor.seq, earlier, resume.blocks())
+        updates = self.orderer.restore(cursor, resume.blocks())
         self._block_positions |= {block.payload.hash: block.positions for block in resume.blocks()}
         self._order(updates, out)
         self._begin_judging()

@@ -28,6 +28,7 @@ from itertools import takewhile
 from typing import Final, TypeAlias, cast
 
 from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import BlockHeader, ChainUpdate, Completed, OrderingEvent, Quarantined, Stale
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
@@ -39,10 +40,10 @@ from .forkchoice import best_tip, climb, paths
 from .forktree import ForkTree, Node
 from .history import ChainHistory
 from .pool import Evicted, Pool
-from .settings import EarlierRun, OrderingSettings
+from .settings import OrderingSettings
 from .start import StartCandidate, StartRule
 
-__all__ = ["EarlierRun", "Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
+__all__ = ["Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
 
 Report: TypeAlias = OrderingEvent | Evicted
 
@@ -279,21 +280,11 @@ class Orderer:
         """Raise CursorMismatchError when the whitelist or the blacklist forbids a block that was delivered."""
         self._admission.check_delivered(delivered)
 
-    def restore(
-        self,
-        ring: Sequence[BlockRef],
-        weight: int,
-        seq: int,
-        earlier: EarlierRun,
-        blocks: Iterable[Completed | BlockHeader],
-    ) -> list[ChainUpdate]:
-        """Resume after blocks that an earlier run delivered; everything is judged once, at the end.
+    def restore(self, cursor: Cursor, blocks: Iterable[Completed | BlockHeader]) -> list[ChainUpdate]:
+        """Resume after the blocks of a cursor's ring, at least the head; everything is judged once, at the end.
 
         Arguments:
-            ring: delivered blocks, newest first, at least the head.
-            weight: the head's weight.
-            seq: the last sequence number delivered.
-            earlier: further state of that run.
+            cursor: of an earlier run.
             blocks: every complete block that was re-read, in their order of arrival, of the ring or not. Blocks of
                 the ring that are not among them are removed as :class:`~.payload.MissingPayload`.
 
@@ -301,18 +292,18 @@ class Orderer:
             CursorMismatchError: the whitelist or the blacklist forbids a delivered block.
 
         """
-        self.check_delivered(ring)
-        refs = ring[::-1]
-        parent = earlier.root or None
+        self.check_delivered(cursor.ring)
+        refs = cursor.ring[::-1]
+        parent = cursor.root or None
         if parent is not None:
-            self._restore_one(BlockRef(refs[0].number - 1, parent), None, earlier)
+            self._restore_one(BlockRef(refs[0].number - 1, parent), None, cursor)
         for ref in refs:
-            self._head = self._restore_one(ref, parent, earlier)
+            self._head = self._restore_one(ref, parent, cursor)
             parent = ref.hash
-        cast("Node", self._head).weight = weight
+        cast("Node", self._head).weight = cursor.weight
         if not self._start_configured:
-            self._set_start(earlier.start or refs[0])
-        self.seq, self._final.marks, self._final.violation = seq, earlier.finality, earlier.violation
+            self._set_start(cursor.start or refs[0])
+        self.seq, self._final.marks, self._final.violation = cursor.seq, cursor.finality, cursor.violation
         self._restore_blocks(blocks)
         self._prune()
         updates = self._judge(list(self._side))
@@ -320,11 +311,11 @@ class Orderer:
             self._report_start_fork(node.hash)
         return updates
 
-    def _restore_one(self, ref: BlockRef, parent: bytes | None, earlier: EarlierRun) -> Node:
+    def _restore_one(self, ref: BlockRef, parent: bytes | None, cursor: Cursor) -> Node:
         node = self._tree.get(ref.hash)  # a configured start
         if node is None:
             node = self._reference(ref, parent)
-            node.missing = ref.hash in earlier.missing
+            node.missing = ref.hash in cursor.missing
         if ref.hash not in self._history:
             self._history.append(ref)
         return node

@@ -1,4 +1,4 @@
-"""Settings of an orderer, and the state that it resumes from."""
+"""Settings of an orderer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cardinal.protocols.streams.events import BlockHeader
-from cardinal.protocols.streams.types import BlockRef, Finality, FinalityViolated
+from cardinal.protocols.streams.types import Finality
 
 from .finality import OnFinalityViolation
 
@@ -36,24 +36,3 @@ class OrderingSettings:
     max_bytes: int = 256 << 20
     max_update: int | None = None
     patient: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierRun:
-    """State of an earlier run of the stream, in addition to its ring.
-
-    Attributes:
-        start: the first block that it delivered; None where that is the ring's lowest.
-        finality: the finality marks at the head.
-        violation: the first switch that was withheld.
-        missing: the ring's blocks to remove without content, although it may be re-read: they were delivered
-            without it, or a second Batch disputes it.
-        root: the hash of the start's parent, a possible fork point, as long as the ring reaches down to it; else empty.
-
-    """
-
-    start: BlockRef | None = None
-    finality: Finality | None = None
-    violation: FinalityViolated | None = None
-    missing: frozenset[bytes] = frozenset()
-    root: bytes = b""
