@@ -1,15 +1,11 @@
 """A stream's Batches without its content, as long as they name where it lies.
 
-Rules:
-
 1. Only the default topic is read while every Batch of it names its block's ranges (:mod:`~.wire.ranges`) in this very
    log. A block is complete with its Batch then.
 2. From the first Batch on that does not (of another implementation, of an earlier release, of a stream that was copied)
    the other topics are read too. They begin some minutes before the oldest such Batch that may come: by then it is
-   known where each partition of the default topic stands. A block whose Batch names its ranges stays complete with
-   that.
-3. A cursor resumes with the default topic alone where all Batches from its floor on name their ranges: what it has
-   delivered may have to be removed, with its content.
+   known where each partition of the default topic stands.
+3. A cursor resumes with the default topic alone where all Batches from its floor on name their ranges.
 4. A range of which retention has cut off the beginning counts as if its block lacked messages.
 """
 
@@ -55,14 +51,7 @@ def _without_ranges(row: Row) -> Row:
 
 
 class BatchesAlone(Source):
-    """Source of one topic of another source, until it is widened.
-
-    Arguments:
-        source: reads all topics.
-        topics: those of the application; partitions of others stay out of this.
-        default_topic: where Batches are.
-
-    """
+    """Source of one topic of another source, until it is widened to the application's ``topics``."""
 
     def __init__(self, source: Source, topics: Iterable[str], default_topic: str) -> None:
         self._source = source
@@ -73,12 +62,7 @@ class BatchesAlone(Source):
         self._ends: Mapping[Partition, int] = _NONE
 
     def resumed(self, cursor: Cursor) -> Cursor:
-        """The cursor to resume from: without the partitions that are not read, or as it was, and all are read.
-
-        Raises:
-            UnreachableError: the records do not arrive.
-
-        """
+        """The cursor to resume from: without the partitions that are not read, or as it was, and all are read."""
         read_all = any(topic in self._hidden for topic, _ in cursor.next)
         if read_all and cursor.ring and not self._names_all(cursor):
             self._hidden = frozenset()

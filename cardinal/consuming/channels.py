@@ -1,12 +1,8 @@
 """Reorg channels that are read alongside a stream: topics that come and go.
 
-Rules:
-
-1. A channel is opened on another thread. One that does not exist yet is looked for again; one that is deleted is read
-   no longer. None holds up the stream's own topics.
-2. A channel counts as missing until it is read. One of which no server says whether it exists counts as one that exists
-   and was not read: it is not abandoned meanwhile.
-3. Partitions that a channel gains (in a further member of a mux) are read too.
+A channel is opened on another thread. One that does not exist yet is looked for again; one that is deleted is read no
+longer. It counts as missing until it is read; one of which no server says whether it exists counts as one that exists
+and was not read: it is not abandoned meanwhile. Partitions that it gains (in a further member of a mux) are read too.
 """
 
 from __future__ import annotations
@@ -37,9 +33,7 @@ _RECORDS: Final = 2_000
 class Channels:
     """The channels that are read.
 
-    Arguments:
-        open_channel: opens a channel's topic; raises as :func:`cardinal.transports.open_source`.
-
+    ``open_channel`` opens a topic, and raises as :func:`cardinal.transports.open_source`.
     """
 
     def __init__(self, open_channel: Callable[[str], Source]) -> None:
@@ -54,9 +48,7 @@ class Channels:
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         """The lowest retained offset and the one after the highest; on any thread.
 
-        Raises:
-            UnreachableError: a server is away, or none says whether a channel exists.
-
+        UnreachableError where a server is away.
         """
         for error in filter(None, [*self._absent.values()]):
             raise error
@@ -87,9 +79,7 @@ class Channels:
     def resume(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read these from where a cursor needs them.
 
-        Raises:
-            UnreachableError: no server says whether a channel exists; one that does not would count as expired.
-
+        UnreachableError where no server says whether a channel exists; one that does not would count as expired.
         """
         for topic in topics:
             self._absent[topic] = None

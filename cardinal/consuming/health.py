@@ -1,9 +1,8 @@
 """Health of a source: does its server answer, and how far is the reading behind the ends of the partitions?
 
-Watermarks are requested every two seconds while somebody reads. An answer proves that the server is there; one that
-does not come in time, or fails, that it is away. Records prove it, too. Requests never hold the reading up.
-
-:meth:`Health.look` belongs to the reading thread. Everything else may be called from any thread.
+Watermarks are requested every two seconds while somebody reads, on another thread. An answer, or a record, proves that
+the server is there; one that does not come in time, or fails, that it is away. :meth:`Health.look` belongs to the
+reading thread; everything else may be called from any thread.
 """
 
 from __future__ import annotations
@@ -27,12 +26,7 @@ _LAG_SECONDS: Final = 10.0
 
 
 class Health:
-    """See the module.
-
-    Arguments:
-        source: what is read.
-        positions: where the reading begins.
-        ends: of all partitions at opening.
+    """Health of a source that is read from ``positions`` on, up to ``ends`` at opening.
 
     Attributes:
         last_read_at: when the server last delivered records or watermarks, by ``time.monotonic()``.

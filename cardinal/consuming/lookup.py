@@ -1,10 +1,7 @@
 """Batches on the default topic, looked up by number: for a start at a number, and for reorgs deeper than is remembered.
 
-Rules:
-
-1. A search is a generator (:mod:`cardinal.transports.read_range`). :class:`AncestorLookup` advances one by a poll at a
-   time, alongside a stream.
-2. Batches lie nearly in the order of their numbers, so the position of a number is found by halving.
+Batches lie nearly in the order of their numbers, so the position of a number is found by halving. A search is a
+generator (:mod:`cardinal.transports.read_range`); :class:`AncestorLookup` advances one by a poll at a time.
 """
 
 from __future__ import annotations
@@ -73,10 +70,10 @@ def out_of_order(threshold: int, partitions: int) -> int:
 
 
 def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Partition, int]]:
-    """For every partition an offset below which no Batch of this number or a higher one lies.
+    """For every partition an offset below which no Batch of this number or a higher one lies, found by halving.
 
-    Found by halving: exact where Batches lie in the order of their numbers, and too low by little where a reorg or a
-    repair has mixed them.
+    Exact where Batches lie in the order of their numbers, and too low by little where a reorg or a repair has mixed
+    them.
     """
     low = {tp: first for tp, (first, _) in marks.items()}
     high = {tp: end for tp, (_, end) in marks.items()}
@@ -103,9 +100,7 @@ def read_batches(
 ) -> Search[dict[Partition, int]]:
     """Call ``take`` with every Batch of these ranges, until it returns that it is enough of the Batch's partition.
 
-    Returns:
-        The offset up to which every partition was read.
-
+    Returns the offset up to which every partition was read.
     """
 
     def take_batch(record: Record) -> bool:
@@ -119,14 +114,7 @@ class AncestorLookup:
 
     A reorg through a channel may reach that deep. Batches from the wanted number up to well above the lowest remembered
     block are read first; where these do not connect, the rest of the topic once. Retention that was faster ends a
-    look-up: the next poll begins another one. It belongs to one thread at a time.
-
-    Arguments:
-        open_source: opens the default topic once more, for every look-up.
-        app: the application.
-        threshold: its reorg threshold, blocks.
-        skipping: records that are skipped.
-
+    look-up: the next poll begins another one. ``open_source`` opens the default topic for each.
     """
 
     def __init__(self, open_source: Callable[[], Source], app: Topics, threshold: int, skipping: Skipping) -> None:
@@ -142,12 +130,7 @@ class AncestorLookup:
     def poll(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number; another one ends.
 
-        Returns:
-            Hash to parent hash of what was found; None: not yet, poll again.
-
-        Raises:
-            CardinalError: see opening and reading a source; not for a server that is away while it is polled.
-
+        Returns hash to parent hash of what was found; None: not yet. Raises as opening and assigning a source does.
         """
         if self._range is not None and not (self._range[0] == number and lowest.number <= self._range[1].number):
             self.close()

@@ -1,13 +1,9 @@
 """The consumer's loop: read, follow, and do what the follower wants, one step after the other.
 
-Updates are kept until they are fetched; reports go to the handler of events. What a follower wants of its reader (new
-watermarks, a rewind, channels, older Batches) is done between two reads; what takes many of them is done a poll at a
-time, so that the stream's own records come in between.
-
-A handler of reports may supply messages, and may raise. So it is called at the end of a step, when all that came about
-is noted, in the order in which it came about. Where it raises, what comes after that report waits for the next step.
-
-A loop belongs to one thread at a time.
+What a follower wants of its reader (new watermarks, a rewind, channels, older Batches) is done between two reads; what
+takes many of them is done a poll at a time. A handler of reports may supply messages, and may raise. So it is called at
+the end of a step, when all that came about is noted, in the order in which it came about. Where it raises, what comes
+after that report waits for the next step.
 """
 
 from __future__ import annotations
@@ -40,14 +36,9 @@ _LOOKUP_SECONDS: Final = 0.05
 
 
 class Loop:
-    """See the module.
+    """Steps of one thread: the reader stands where the follower begins.
 
-    Arguments:
-        follower: makes updates of records.
-        reader: reads them; it stands where the follower begins.
-        on_event: takes everything that is not an update.
-        healer: queried for what an absent block lacks.
-
+    ``on_event`` takes everything that is not an update, ``healer`` is queried for what an absent block lacks.
     """
 
     def __init__(self, follower: Follower, reader: Reader, on_event: OnEvent | None, healer: Healer | None) -> None:

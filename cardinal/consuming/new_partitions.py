@@ -23,13 +23,9 @@ LOOK_SECONDS: Final = 5.0
 
 
 class NewPartitions:
-    """Partitions that a source does not read yet.
+    """Partitions that a source does not read yet; ``now`` is in seconds of any clock.
 
-    Arguments:
-        source: what is read.
-        now: the time, in seconds of any clock.
-        on_added: called when some were added: the source was assigned again, and pauses nothing.
-
+    ``on_added`` is called when some were added: the source was assigned again, and pauses nothing.
     """
 
     def __init__(self, source: Source, now: float, on_added: Callable[[], None] = lambda: None) -> None:
@@ -47,11 +43,9 @@ class NewPartitions:
         self.look_now()
 
     def look_now(self) -> None:
-        """Query the server, or read what the answer to the last query names.
+        """Query the server, or read what the answer to the last query names. Raises as the source does.
 
-        Raises:
-            CardinalError: of the source, but for a server that is away: the next call queries again.
-
+        Not for a server that is away: the next call queries again.
         """
         if self._request is None:
             assigned = frozenset(self._source.positions())

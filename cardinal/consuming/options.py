@@ -159,9 +159,7 @@ class ConsumerOptions:
     def follower_settings(self, app: Application) -> FollowerSettings:
         """These options and what the application declares, for the follower.
 
-        Raises:
-            ConfigurationError: ``tracked`` does not fit the application, see :func:`.topics.tracked_expressions`.
-
+        Raises as :func:`.topics.tracked_expressions`.
         """
 
         def finality(block: BlockHeader) -> Finality | None:
@@ -200,12 +198,9 @@ def finality_paths(app: Application) -> frozenset[bytes]:
 
 
 def cursor_of(start: object) -> Cursor | None:
-    """The cursor to start at; None for any other start.
+    """The cursor to start at; None for any other start. ConfigurationError where it is none at all.
 
-    Raises:
-        ConfigurationError: no possible start, such as a cursor's bytes that were not decoded.
-        CursorInvalidError: a text that is neither a cursor nor ``earliest`` or ``latest``.
-
+    CursorInvalidError for a text that is neither a cursor nor ``earliest`` or ``latest``.
     """
     if isinstance(start, Cursor):
         return start

@@ -1,22 +1,16 @@
 """Partition sync: partitions that are read far ahead of others are paused while a reader catches up.
 
-The parts of a block lie in many partitions. A reader that runs ahead in one of them holds the parts of many open blocks
-in memory while it waits for the rest. So partitions far ahead of the slowest one are paused, by the numbers of the
-blocks whose messages they hold; clocks have no part in it.
+A reader that runs ahead in one partition holds the parts of many open blocks in memory while it waits for the rest. So
+partitions far ahead of the slowest one are paused, by the numbers of the blocks whose messages they hold.
 
-Rules:
-
-1. The slowest partition that still has something to deliver is never paused: reading cannot stand still.
-2. A partition at its end is neither slow nor ahead.
-3. A pause discards what was fetched already, so a partition is paused when it is a window ahead, and resumed at half of
-   that. The window is a part of the capacity for open blocks that is left, wide while there is much of it: one fetch
-   brings thousands of records, and a pause within them fetches the same again and again. (Measured on 12,000 blocks in
-   20 partitions: 28 s with a window of 256 blocks, 9 s with 2,500 that shrink.)
-4. A message names its block, and the number of each block is known whose Batch was read. A block without a known number
+1. The slowest partition that still has something to deliver is never paused. One at its end is neither slow nor ahead.
+2. A pause discards what was fetched already, so a partition is paused when it is a window ahead, and resumed at half of
+   that. The window is a part of the capacity for open blocks that is left, wide while there is much of it. (Measured on
+   12,000 blocks in 20 partitions: 28 s with a window of 256 blocks, 9 s with 2,500 that shrink.)
+3. A message names its block, and the number of each block is known whose Batch was read. A block without a known number
    lies above the Batches: each is one more than the one before, and higher than the slowest partition with Batches.
-5. Numbers may be lies, or of late copies: of a few the median counts.
-6. At the end of the partitions nobody is ahead. Watermarks are queried, on another thread, only where a partition seems
-   to be.
+   Numbers may be lies, or of late copies: of a few the median counts.
+4. Watermarks are queried, on another thread, only where a partition seems to be ahead.
 """
 
 from __future__ import annotations
@@ -57,11 +51,9 @@ _BLOCKS: Final = 256
 
 
 class Heights:
-    """The height of each partition: the number of the newest block that it holds, by what is known of numbers.
+    """The height of each partition.
 
-    Attributes:
-        number_of: the number of a block, None where it is not known.
-
+    The number of the newest block that it holds, by what ``number_of`` a block returns.
     """
 
     def __init__(self) -> None:
@@ -149,11 +141,7 @@ class _Stretch:
 
 
 class PartitionSync:
-    """Pauses partitions of a source.
-
-    Arguments:
-        source: whose partitions.
-        capacity: how many blocks may be open.
+    """Pauses partitions of a source, so that not more than ``capacity`` blocks are open.
 
     Attributes:
         paused: what is paused now.

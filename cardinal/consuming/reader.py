@@ -1,14 +1,9 @@
-"""A consumer's records: its topics, and reorg channels beside them.
+"""A consumer's records: its topics, new partitions of them included, and reorg channels alongside.
 
-Rules:
-
-1. Partitions far ahead of others are paused while a reader catches up (:mod:`.partition_sync`).
-2. Reorg channels come and go beside the stream (:mod:`.channels`); older Batches are looked up
-   alongside (:mod:`.lookup`).
-3. New partitions are read from their beginning (:mod:`.new_partitions`).
-4. Sources beside the stream's own are of no group: its lag says how far the stream is read.
-5. What was read is delivered: an error of a channel is raised by a poll that brings nothing else.
-6. A rewind that the server did not answer is repeated before anything else is read.
+Partitions far ahead of others are paused (:mod:`.partition_sync`); older Batches are looked up (:mod:`.lookup`).
+Sources beside the stream's own are of no group: its lag says how far the stream is read. What was read is delivered: an
+error of a channel is raised by a poll that brings nothing else. A rewind that the server did not answer is repeated
+before anything else is read.
 """
 
 from __future__ import annotations
@@ -45,14 +40,12 @@ _ANSWERS_AT_ONCE: Final = {"fetch.wait.max.ms": "5"}
 
 
 class Reader:
-    """See the module. It belongs to one thread at a time.
+    """Reader of the application's topics. It belongs to one thread at a time; raises as ``open_source``.
 
     Arguments:
-        url: where from.
-        app: the application whose topics are read.
-        topics: those of them to read; None: all.
+        topics: those of the application's topics to read; None: all.
         wait: seconds to wait for the topics to exist.
-        skip: topic, partition and offset of records that are passed over.
+        skip: topic, partition and offset of records that are skipped.
         whole: whether headers and times of all messages are needed.
         room: how many blocks may be open.
         threshold: the application's reorg threshold, blocks.
@@ -61,14 +54,7 @@ class Reader:
 
     Attributes:
         main: the stream's own topics.
-        channels: reorg channels that are read beside them.
-        lookup: older Batches.
-        skipping: reports of the records that were passed over.
-        sync: pauses partitions.
         alone: the main source, where content is left on its topics.
-
-    Raises:
-        UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
 
     """
 
@@ -133,11 +119,9 @@ class Reader:
             self._request = run_in_thread(self._query, "cardinal-reader-ends")
 
     def answered_ends(self) -> dict[Partition, int] | None:
-        """:meth:`ends` as they were after :meth:`request_ends`; None: not requested, not answered, or nobody is there.
+        """:meth:`ends` as they were after :meth:`request_ends`; None.
 
-        Raises:
-            CardinalError: of the source, but for a server that is away.
-
+        Not requested, not answered, or nobody is there.
         """
         if self._request is None or not self._request.done():
             return None
@@ -160,9 +144,7 @@ class Reader:
     def poll(self, seconds: float = 0.0) -> list[Row]:
         """The next records of everything that is read; empty where none come in so many seconds.
 
-        Raises:
-            CursorExpiredError, TopicError, RefusedError, TransportError: of the stream's own topics, or of a channel.
-
+        Raises as the sources do.
         """
         if self._rewind and not self._rewound():
             time.sleep(seconds)
@@ -193,9 +175,7 @@ class Reader:
     def older_batches(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number by one poll.
 
-        Returns:
-            hash to parent hash of what was found; None: not yet, ask again at the next step.
-
+        Returns hash to parent hash of what was found; None: not yet, call again at the next step.
         """
         if time.monotonic() < self._away_until:
             return None

@@ -37,9 +37,7 @@ class Beginning:
 def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
     """Begin with the blocks whose Batches were written from this moment on.
 
-    Raises:
-        ConfigurationError: the moment has no time zone.
-
+    ConfigurationError for one without a time zone.
     """
     if moment.tzinfo is None:
         raise ConfigurationError("a start time needs its time zone: write datetime(…, tzinfo=UTC)", setting="start")
@@ -49,16 +47,9 @@ def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
 def at_number(source: Source, app: Topics, number: int, threshold: int) -> Beginning:
     """Begin with the block of this number on the heaviest chain that the topics hold above it.
 
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        number: of the first block to deliver.
-        threshold: blocks above it within which the heaviest chain is chosen.
-
-    Raises:
-        ConfigurationError: the stream does not hold that block; the sentence says what it holds.
-        UnreachableError: the records do not arrive.
-
+    ``threshold``: blocks above it within which that chain is chosen. The source is assigned anew. ConfigurationError
+    where the stream does not hold the block; the sentence says what it holds. UnreachableError where the records do not
+    arrive.
     """
     window = _near(source, app, number, threshold) or _anywhere(source, app, number, threshold)
     block = window.block()
@@ -73,7 +64,6 @@ class _Window:
 
     Attributes:
         known: these, by hash.
-        marks, ends: start and end of every partition of the default topic.
         places: where those of this number and higher ones begin, in every partition of the default topic.
         since: when the first of them was written.
         highest, above: the highest number of all, and the lowest that is too high to belong here.
@@ -130,7 +120,7 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
     """What lies where the number is found by halving; None where it is not there, or Batches lie out of order.
 
     Batches of several partitions, and of producers that follow one another, are out of order by a little: so much lower
-    it is looked for. Whoever begins where a producer that is far behind repeats a block misses those that come next.
+    it is looked for.
     """
     window = _Window(source, app, number, threshold)
     little = out_of_order(threshold, len(window.marks))

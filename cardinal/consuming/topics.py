@@ -26,10 +26,7 @@ _ANY_PART: Final = "\0"
 def tracked_expressions(app: Application, tracked: str | Sequence[str] | None) -> tuple[str, ...] | None:
     """The expressions behind an option's names and expressions; None for None: whatever the application declares.
 
-    Raises:
-        ConfigurationError: a word is none of the application's names, or an expression can match none of its entries,
-            where the application names them.
-
+    ConfigurationError where a word is none of the application's names, or an expression can match none of its entries.
     """
     if tracked is None:
         return None
@@ -44,11 +41,8 @@ def tracked_expressions(app: Application, tracked: str | Sequence[str] | None) -
 def wanted_topics(app: Application, expressions: Sequence[str] | None, read: Collection[str] = ()) -> tuple[str, ...]:
     """The topics to read for these expressions, the default topic first; all of them for None.
 
-    Arguments:
-        app: names the topics. Where it does not say where its sub batches lie, they may lie on any topic: all are read.
-        expressions: searched in a Batch's entries; None: whatever the application declares.
-        read: topics that were read before, and go on being read: a cursor needs its positions.
-
+    An application that does not say where its sub batches lie may have them on any topic: all are read. Topics that
+    were ``read`` before are read on: a cursor needs its positions.
     """
     if expressions is None or app.sub_batches is None:
         return app.all_topics

@@ -22,17 +22,10 @@ if TYPE_CHECKING:
 def beginning(
     source: Source, app: Topics, start: str | Cursor | int | datetime, watermarks: Mapping[Partition, tuple[int, int]]
 ) -> dict[Partition, int]:
-    """The first offset to be recorded of every partition.
+    """The first offset to be recorded of every partition, by a recorder's ``start``.
 
-    Arguments:
-        source: of all topics; it is read to search for blocks.
-        app: the application.
-        start: see :class:`.recording.Recorder`. The tail of a reorg channel is its start: it is one reorg.
-        watermarks: low and high watermark of every partition.
-
-    Raises:
-        ConfigurationError: the stream does not hold the block to start with, or the time has no zone.
-
+    The source is read to search for blocks. The tail of a reorg channel is its start: it is one reorg.
+    ConfigurationError where the stream does not hold the block to start with, or the time has no zone.
     """
     found: Mapping[Partition, int] = {}
     if isinstance(start, datetime):

@@ -3,18 +3,12 @@
 Partitions are read in parallel, so a block's Batch may be read long before the block's other messages. A copy of
 the stream that is one sequence, or that is forwarded, needs the order in which a producer may have sent them.
 
-Rules:
-
-1. The order within each partition is kept.
-2. A record is delivered when no earlier record can be unread. For a Batch that means: its partition's watermark was
-   above it, then watermarks were taken again, and every partition has been read up to these, or so far that the
-   records are later than the Batch by more than clocks of brokers differ (``skew_ms``): the Batch's block was
-   acknowledged before the Batch was written, hence before the second watermarks.
-3. Of the records that may be delivered, the earliest by time comes first; a Batch waits for the messages of its own
-   block and producer that are already held, because the times of different brokers differ a little. Where waiting
-   would stop everything, it waits no longer: then these are copies that the producer resent after the Batch.
-
-Pure: records, positions and watermarks go in, records come out.
+1. The order within each partition is kept, and the earliest record by time comes first of those that may be delivered.
+2. A Batch may be delivered when its partition's watermark was above it, then watermarks were taken again, and every
+   partition has been read up to these, or so far that the records are later than the Batch by more than clocks of
+   brokers differ (``skew_ms``): the Batch's block was acknowledged before the Batch was written, hence before these.
+3. A Batch waits for the messages of its own block and producer that are already held. Where waiting would stop
+   everything, it waits no longer: then these are copies that the producer resent after the Batch.
 """
 
 from __future__ import annotations
@@ -83,11 +77,9 @@ class Merge:
         self._previous_watermarks, self._watermarks = {**self._watermarks, **gone}, watermarks
 
     def take(self, positions: Mapping[Partition, int]) -> list[Record]:
-        """The records that may be delivered.
+        """The records that may be delivered. ``positions``.
 
-        Arguments:
-            positions: the next offset to be read of every partition, after everything that was added.
-
+        The next offset of every partition, after all that was added.
         """
         unread = {tp for tp, end in self._watermarks.items() if positions.get(tp, end) < end}
         heads = [self._head(tp) for tp, queue in self._queues.items() if queue]

@@ -1,19 +1,16 @@
 """Recording of a complete stream, from any transport, in a folder with its positions.
 
-Rules:
-
 1. Records keep topic, partition, offset, time, key, value and headers. So a cursor of the stream resumes from the
    recording, and a recording may replace a member of a mux (:mod:`cardinal.transports.mux`).
-2. In the order of the recording every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). A
-   source in one order keeps that order, and none of its records wait. Added partitions may hold content of the next
-   Batch at once: they are searched after every request of watermarks, and in one order before later records are kept.
+2. Every Batch comes after the rest of its block (:mod:`cardinal.copying.merging`). A source in one order keeps that
+   order, and none of its records wait. Added partitions may hold content of the next Batch at once: they are searched
+   after every request of watermarks, and in one order before later records are kept.
 3. A recording resumes where it ended, partition by partition, after any end: nothing is missing and nothing is twice.
-4. The records that wait in memory are bounded: partitions that are ahead are paused.
-5. A transaction leaves markers that are no records, and a consumer's cursor lies behind them. Every few minutes, and
+4. A transaction leaves markers that are no records, and a consumer's cursor lies behind them. Every few minutes, and
    at the end, the positions read are declared in the folder: until then, or until the next record of the partition, it
    refuses the cursor.
 
-Reorg channels that are created while recording are noticed within seconds.
+Partitions that are ahead are paused while too many bytes wait. New reorg channels are noticed within seconds.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Replay of a recording into a sink: in the recorded order, as fast as possible or at the pace of its times.
 
-Rules:
-
 1. The order of each of the application's topics is the recorded one, in every partition of the sink.
-2. Sealing holds: a Batch with the header ``cardinal-sealed`` is sent when everything recorded before it is
-   acknowledged. Other topics' messages are not delayed by that: many blocks are in flight at once.
-3. Where the sink takes records as they are (``Capabilities.records``), headers are kept, the names
-   of the producers among them, and times where the transport keeps times. Elsewhere the records carry the replaying
-   producer's id.
-4. At the pace of the recorded times, a jump of more than an hour between two records, ahead or back, is skipped: a
-   record without a time, or with a wrong one, and a stream that paused for long, cause no waiting.
+2. A Batch with the header ``cardinal-sealed`` is sent when everything recorded before it is acknowledged. Other topics'
+   messages are not delayed by that: many blocks are in flight at once.
+3. Where the sink takes records as they are (``Capabilities.records``), headers and times are kept. Elsewhere the
+   records carry the replaying producer's id.
+4. A jump of more than an hour between the times of two records, ahead or back, is skipped.
 5. Heartbeats are left out: the sink's topics have their own.
 6. Where the recording is damaged, everything before the damage is replayed, seals included, and then the damage is
    raised.
 
-Errors are raised; to replay a recording twice is harmless, because consumers recognise copies.
+To replay a recording twice is harmless, because consumers recognise copies.
 """
 
 from __future__ import annotations
@@ -64,25 +60,16 @@ class _Queued(NamedTuple):
 def readable_watermarks(source: Source) -> tuple[Mapping[Partition, tuple[int, int]], LogDamagedError | None]:
     """The watermarks of a recording; where it is damaged those before the damage, and the damage.
 
-    Raises:
-        LogDamagedError: the list of its partitions is damaged.
-        TransportError: see :meth:`cardinal.transports.base.Source.watermarks`.
-
+    LogDamagedError where the list of its partitions is damaged.
     """
     return source.whole() if isinstance(source, FileSource) else (source.watermarks(), None)
 
 
 class Player:
-    """Replay of a source's records, up to its current watermarks, into a sink.
+    """Replay of a source's records, up to its current watermarks, into a sink of the same application.
 
-    Arguments:
-        source: the recording; its assignment is replaced.
-        sink: of the same application.
-        app: the application.
-        speed: of the recording's times, 2 is twice as fast; None: as fast as possible.
-        wait: waits for a number of seconds.
-        clock: monotonic seconds.
-
+    ``speed`` is relative to the recording's times, 2 is twice as fast; None: as fast as possible. ``wait`` and
+    ``clock`` are in seconds.
     """
 
     def __init__(

@@ -1,15 +1,9 @@
 """Reorgs: the depth of a branch, and the channel that a deep one goes through (specification, Reorg Handling).
 
-Rules:
-
-1. The depth of a branch is counted from the highest block that consumers may have: what was added here, or what stands
-   on the topics, whichever is higher. The topics are read when a branch first needs it. Where they cannot be read then,
-   what was added here decides, and the next branch reads them.
-2. The newest Batch of every partition is looked for. Pings may stand in front of it, as many as came while the chain
-   stood still; where there are more than so many, every branch counts as deep: a channel too many does no harm, and
-   consumers drop what comes too deep without one.
-3. The channel's topic exists before it is announced. On it stand Reorg, every message of every block, and
-   ReorgComplete. Batches are sealed as everywhere.
+The depth is counted from the highest block that consumers may have: what was added here, or what stands on the topics.
+These are read when a branch first needs it; where they cannot be read then, what was added here decides, and the next
+branch reads them. The newest Batch of every partition is looked for behind the pings of a chain that stood still; where
+there are too many of these, every branch counts as deep: a channel too many does no harm.
 """
 
 from __future__ import annotations
@@ -42,9 +36,7 @@ _UNKNOWN: Final = 1 << 256
 def linked(ancestor: BlockRef, payloads: Iterable[Payload]) -> list[Payload]:
     """The blocks of a branch.
 
-    Raises:
-        LocalProtocolError: it is empty, its blocks are no chain above the ancestor, or a sub batch has no content.
-
+    LocalProtocolError where it is empty, no chain above the ancestor, or lacks a sub batch's content.
     """
     branch = list(payloads)
     if not branch:
@@ -63,12 +55,9 @@ def linked(ancestor: BlockRef, payloads: Iterable[Payload]) -> list[Payload]:
 
 
 def channel(sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payload]) -> Publication:
-    """One attempt at a reorg through a channel, whose topic is created.
+    """One attempt at a reorg through a channel, whose topic is created. ConfigurationError where the sink carries none.
 
-    Raises:
-        ConfigurationError: the sink carries no channels.
-        SplitError, OversizeError, TopicError, …: of the sink; nothing was sent.
-
+    Otherwise raises as the sink and :func:`split_reorg`; nothing was sent.
     """
     if not sink.capabilities.channels:
         raise ConfigurationError(
@@ -98,13 +87,7 @@ def channel(sink: Sink, app: Stream, ancestor: BlockRef, branch: Sequence[Payloa
 
 
 class BranchDepth:
-    """Decides on the depth of branches.
-
-    Arguments:
-        sink: reads the newest records.
-        threshold: blocks below the head from which on a branch is deep.
-
-    """
+    """Decides on the depth of branches: one more than ``threshold`` blocks below the head is deep."""
 
     def __init__(self, sink: Sink, threshold: int) -> None:
         self._sink = sink
@@ -117,11 +100,9 @@ class BranchDepth:
         self._added = max(number, self._added)
 
     def is_deep(self, ancestor: BlockRef) -> bool:
-        """Return True where a branch above this ancestor is deeper than the threshold.
+        """True where a branch above this ancestor is deeper than the threshold.
 
-        Raises:
-            TransportError: the topics cannot be read, and nothing was added here.
-
+        TransportError where the topics cannot be read, and nothing was added here.
         """
         if self._read is None:
             try:
@@ -133,11 +114,9 @@ class BranchDepth:
 
 
 def highest_block(sink: Sink) -> int:
-    """The highest block number among the newest Batches; 0 where there is none, and beyond all where they lie too far.
+    """The highest block number among the newest Batches.
 
-    Raises:
-        TransportError: the records do not arrive.
-
+    0 where there is none, and beyond all where they lie too far.
     """
     limit, before = _RECENT, dict[int, int]()
     while True:

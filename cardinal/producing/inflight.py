@@ -1,17 +1,13 @@
 """Blocks in flight: from ``add`` to the acknowledgement of their Batch.
 
-Rules:
-
-1. A :class:`Publication` is what is sealed as one: a block, a branch in one transaction, or a reorg channel. Nothing of
-   it is sent that the topics cannot carry as a whole: it is split and measured first.
+1. A :class:`Publication` is what is sealed as one: a block, a branch in one transaction, or a reorg channel. It is
+   split and measured before anything of it is sent.
 2. :class:`Plain` sends content at once, many publications alongside each other, and the Batch when the
    :class:`~cardinal.protocols.streams.publishing.sealing.SealQueue` frees it. :class:`Transactional` sends all of it
-   when it is free, as one transaction after the other.
-3. So many publications and so many bytes are in flight at most; ``admit`` waits. One that is larger than the bound goes
-   alone.
+   when it is free, as one transaction after the other. Before each of these ``turn`` decides: others may have published
+   it while it stood in line, and it is skipped or kept waiting.
+3. Publications and bytes in flight are bounded; ``admit`` waits. One that is larger than the bound goes alone.
 4. A failure is loud: the future fails, descendants wait, and a publication of the same hash may be begun again.
-5. With transactions many may stand in line, and others publish them meanwhile: before each is sent ``turn`` decides,
-   and it is skipped or kept waiting like one that was not begun.
 
 Threads: every method may be called from several. Acknowledgements come on threads of the transport. One thread at a
 time works off the queue's line, so that Batches are sent in its order, parents before children.
@@ -234,12 +230,7 @@ def all_of(futures: Sequence[Future[None]]) -> Future[None]:
 
 
 class InFlight:
-    """The publications of a producer that are not acknowledged yet.
-
-    Arguments:
-        sending: sends them.
-        max_blocks: how many may be in flight.
-        max_bytes: of their keys and values.
+    """The publications of a producer that are not acknowledged yet; their number and bytes are bounded.
 
     ``turn`` decides on a hash just before it is sent, where one goes at a time; whoever sets it calls :meth:`proceed`
     when a decision may have changed.
@@ -287,11 +278,8 @@ class InFlight:
     def admit(self, publication: Publication) -> bool:
         """Take a publication in, when there is capacity. True: one of its hash had failed; this one is begun at once.
 
-        Raises:
-            LocalProtocolError: one of its hash is in flight.
-            DeliveryError: no capacity, because another one (``hash``) failed and waits to be begun again.
-            TransportError: closed.
-
+        LocalProtocolError where one of its hash is in flight. DeliveryError where there is no capacity, because another
+        one (``hash``) failed and waits to be begun again. TransportError when closed.
         """
         with self._lock:
             before = self._before(publication)
@@ -305,10 +293,8 @@ class InFlight:
     def begin(self, publication: Publication) -> None:
         """Start sending one that was admitted.
 
-        Raises:
-            LocalProtocolError: it contradicts one of the same hash, or is its own ancestor.
-            CardinalError: of the transport; it has failed.
-
+        LocalProtocolError where it contradicts one of the same hash, or is its own ancestor; an error of the transport
+        fails it.
         """
         with self._lock:
             try:

@@ -33,14 +33,9 @@ def ping_id(producer_id: str) -> bytes:
 
 
 class Pinger:
-    """Sends pings: the first at once, the others on a thread of its own.
+    """Sends pings while ``may`` allows it.
 
-    Arguments:
-        sink: writes the stream; topic: its default topic.
-        producer_id: the configured id.
-        seconds: time between two pings.
-        may: returns False while no ping is to be sent.
-
+    The first at once, the others on a thread of its own, so many seconds apart.
     """
 
     def __init__(self, sink: Sink, topic: str, producer_id: str, *, seconds: float, may: Callable[[], bool]) -> None:

@@ -1,13 +1,8 @@
 """Arrivals: the copies of Batches that the producers of a stream append, compared with the first of each block.
 
-Rules:
-
-1. Copies of a Batch are in one partition, so the first that is read came first. A further copy is a duplicate. It is a
-   divergence where it declares another number, parent, weight or other entries, volatile paths left out.
-2. The lag of a producer is the age of the first copy when its own newest copy was appended, by the topic's clock; 0
-   where its copy was the first.
-3. Only Batches are compared: a difference in other messages is found by consumers.
-4. The newest 4,096 blocks are kept.
+Copies of a Batch are in one partition, so the first that is read came first. A further copy is a duplicate, and a
+divergence where it declares another number, parent, weight or other entries, volatile paths left out. Only Batches are
+compared: a difference in other messages is found by consumers. The newest 4,096 blocks are kept.
 """
 
 from __future__ import annotations
@@ -34,13 +29,9 @@ _PRODUCERS: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class ArrivalCounts:
-    """Snapshot of the arrivals.
+    """Snapshot of the arrivals: copies beyond the first of a block, and those among them that differ from the first.
 
-    Attributes:
-        duplicates: copies beyond the first of a block.
-        divergences: copies that differ from the first.
-        lag: seconds of each producer's newest copy behind the first copy of the same block.
-
+    ``lag``: seconds of each producer's newest copy behind the first copy of the same block, by the topic's clock.
     """
 
     duplicates: int
@@ -49,12 +40,7 @@ class ArrivalCounts:
 
 
 class Arrivals:
-    """Counts copies of Batches.
-
-    Arguments:
-        volatile: expressions of paths whose values may differ between honest producers, searched in the path.
-
-    """
+    """Counts copies of Batches. ``volatile``: expressions of paths whose values may differ between honest producers."""
 
     def __init__(self, volatile: Iterable[str] = ()) -> None:
         self._volatile = [re.compile(expression) for expression in volatile]

@@ -1,12 +1,8 @@
 """Horizon of a reader of committed records: the moment up to which it knows everything that was written.
 
-Rules:
-
-1. A moment is known when everything that was written before it is read, or was aborted: the reader is past where the
-   partitions ended then, whether what lay there was committed yet or not.
-2. What is written after that moment is not waited for. So a stream on which there is always some transaction open is
-   known as well, one transaction later; only one that does not end holds a moment up.
-3. One moment is looked at at a time. Where no broker says where the partitions end, the next call looks again.
+A moment is known when everything that was written before it is read, or was aborted: the reader is past where the
+partitions ended then. What is written after it is not waited for: on a stream on which there is always some transaction
+open moments become known too; only a transaction that does not end holds one up. One moment is looked at at a time.
 """
 
 from __future__ import annotations
@@ -22,10 +18,8 @@ if TYPE_CHECKING:
 class Horizon:
     """Moments that become known, one after the other.
 
-    Arguments:
-        written: where each partition ends now, by what is written; None where that cannot be said at the moment.
-        read: the next offset of each partition that is read.
-
+    ``written``: where each partition ends by what is written, None where that cannot be said now. ``read``: the next
+    offset of each partition that is read.
     """
 
     def __init__(

@@ -1,22 +1,17 @@
 """Other producers of the stream: reads the newest records, for who lives, who was first, and what others have sealed.
 
-Rules:
-
 1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
-   before is known, and :meth:`PeerWatch.start` returns when all that was there is read.
-2. Only a seal says that a block is complete. What producers of another implementation publish without one counts for
-   nothing: it is sent beside them.
-3. Where nothing can be read any more, whatever the reason, nothing is held up: everything is sent from then on.
-4. With transactions, what others have sealed is known when theirs have ended, and until then nobody could read what we
-   sent. At the start, and for whoever is not the lowest, time moves on to a moment when everything that was written
-   before it is read (:class:`~.committed_horizon.Horizon`): the transaction of a producer that died is waited for,
-   a stream that never rests is not. :meth:`PeerWatch.start` waits no longer than one transaction may take; what is
-   offered then waits on.
-5. What was begun and still stands in line (transactions go one by one) waits like what was not: while others make
-   progress, it is theirs.
-6. Ranks need one place where all producers write, and one clock. Where the records of a topic are stamped by the clocks
-   of their producers, one whose clock is ahead would take all others for dead: ``standby`` is refused there.
-7. Partitions that are added to the topics are read too, from a few seconds later on.
+   before is known.
+2. Only a seal says that a block is complete. What producers of another implementation publish without one is sent
+   beside them.
+3. Where nothing can be read any more, whatever the reason, everything is sent from then on.
+4. With transactions, what others have sealed is known when theirs have ended. At the start, and for whoever is not the
+   lowest, time moves on to a moment when everything that was written before it is read
+   (:class:`~.committed_horizon.Horizon`): the transaction of a producer that died is waited for, a stream that never
+   rests is not. What was begun and still stands in line waits like what was not: while others make progress, it is
+   theirs.
+5. Ranks need one place where all producers write, and one clock: where the records of a topic are stamped by the clocks
+   of their producers ``standby`` is refused.
 
 One thread reads, and begins or skips what waited. It and those who offer blocks decide and begin under one lock, so
 that a block never goes before one that was offered earlier.
@@ -94,7 +89,6 @@ class PeerWatch:
     """Follows the other producers, and decides with :class:`Standby` on blocks that wait.
 
     Arguments:
-        url, app: the stream; its topics are there.
         me: the producer's configured id.
         step: seconds between two ranks.
         alive: seconds after which a silent producer is taken for dead.
@@ -148,7 +142,7 @@ class PeerWatch:
             return self._arrivals.counts
 
     def turn(self, block_hash: bytes) -> Verdict:
-        """What to do with a block that was begun and is not sent yet (rule 5); waits for no lock."""
+        """The verdict on a block that was begun and is not sent yet (rule 4); waits for no lock."""
         if self._standby.is_done(block_hash):
             return Verdict.SKIP
         return Verdict.SEND if self._deaf or self._quiet(self._time) else Verdict.WAIT
@@ -160,10 +154,8 @@ class PeerWatch:
     def start(self, in_flight: InFlight, is_anothers: Callable[[Ping], bool]) -> None:
         """Read on a thread from now on; returns when everything that was there has been read, or cannot be.
 
-        Arguments:
-            in_flight: the producer's blocks.
-            is_anothers: whether a ping is of another producer with our id.
-
+        It waits no longer than one transaction may take. ``is_anothers``: whether a ping is of another producer with
+        our id.
         """
         self._in_flight = in_flight
         self._is_anothers = is_anothers
@@ -174,9 +166,7 @@ class PeerWatch:
     def offer(self, publication: Publication) -> None:
         """Begin a publication that was let in, leave it to others, or keep it until that is known.
 
-        Raises:
-            CardinalError: as :meth:`InFlight.begin`.
-
+        Raises as ``InFlight.begin``.
         """
         with self._lock:
             verdict = Verdict.SEND if self._deaf else self._standby.offer(publication.hash, time.monotonic())

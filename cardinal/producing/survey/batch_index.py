@@ -180,12 +180,7 @@ def complete_chain(batches: Iterable[Batch], complete: set[bytes], *, floor: int
     """The chain to the best complete block all of whose ancestors, down to ``floor`` or the lowest, are complete.
 
     Of several ends the heaviest is taken, as consumers do, then the highest, then the one with the lowest hash.
-
-    Arguments:
-        batches: the Batches.
-        complete: hashes of the blocks that are complete.
-        floor: the number of the lowest block whose absence would mean something.
-
+    ``floor``: the number of the lowest block whose absence would mean something.
     """
     known = {batch.hash: batch for batch in batches if batch.number >= floor}
     if not known:

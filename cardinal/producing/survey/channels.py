@@ -1,11 +1,8 @@
 """Blocks that came through a reorg channel: they stand there alone, and the main topics go on above them.
 
-Rules:
-
-1. A channel is read where its announcement was read. One that is deleted, or does not exist yet, adds nothing.
-2. What counts is the last attempt of a producer that has ended with ReorgComplete: before that no consumer switches.
-   Of more than 16 announcements the newest count, as for consumers.
-3. Of its blocks those count that are sealed, or of which all messages are in the channel.
+A channel is read where its announcement was read, of more than 16 the newest. What counts is the last attempt of a
+producer that has ended with ReorgComplete: before that no consumer switches. Of its blocks those count that are sealed,
+or of which all messages are in the channel.
 """
 
 from __future__ import annotations
@@ -38,17 +35,9 @@ _COMPLETE: Final = bytes((REORG_COMPLETE,))
 def read_channels(
     open_channel: Callable[[str], Source], app: Stream, index: BatchIndex, *, sealed: bool = True
 ) -> None:
-    """Add the complete blocks of the channels whose announcements are in the index.
+    """Add the complete blocks of the channels whose announcements are in the index. UnreachableError as of a source.
 
-    Arguments:
-        open_channel: opens a topic; raises as :func:`cardinal.transports.open_source`.
-        app: the application.
-        index: the scan so far.
-        sealed: a seal says that a block is complete; False: its messages are counted all the same.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
+    ``sealed``: a seal says that a block is complete; False: its messages are counted all the same.
     """
     for ancestor in list(index.reorgs)[-CHANNELS_MAX:]:
         try:

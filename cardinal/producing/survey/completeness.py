@@ -43,14 +43,8 @@ _VALUE: Final = bytes((BATCH_MSG,))
 def complete_among(source: Source, app: Stream, copies: Iterable[BatchCopy]) -> set[bytes]:
     """The hashes of the blocks that are complete around a copy of their Batch.
 
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        copies: Batches, and when they came: some time after everything else of their block.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
+    The source reads all topics of the application; it is assigned anew. UnreachableError where the records do not
+    arrive.
     """
     left = sorted(copies, key=lambda one: one.at_ms)
     complete: set[bytes] = set()

@@ -4,19 +4,14 @@ The highest sealed Batch is not the answer: its producer sent it after its paren
 may have been killed in between. So the chain ends at the highest block from which *every* ancestor, back to the start
 of the scanned tail, is present and complete.
 
-Rules:
-
-1. A block is complete when its Batch is sealed: whoever sealed it had every other message acknowledged. A Batch
-   without the seal comes from a producer that does not seal; its block counts when all its messages are seen.
+1. A block is complete when its Batch is sealed. A Batch without the seal comes from a producer that does not seal; its
+   block counts when all its messages are seen. The blocks of a reorg channel are only there (:mod:`.channels`).
 2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
    (:mod:`.batch_index`). More is read where that one is not complete, of a partition that has shown no Batch (pings
    alone, while the chain stood still), and twice where the chain ends far below the highest complete Batch.
-3. The blocks of a reorg that went through a channel are only there (:mod:`.channels`).
-4. Nothing is written, and nothing is decided about the rest: blocks above the chain's end are sent again.
-5. Partially published is what is so near the newest Batch: what a producer that was killed had in flight. Where others
-   went on meanwhile, it is near the last Batch of the one that starts, as far as that is still in the tail
-   (:mod:`.partial`).
+3. Partially published is what is so near the newest Batch: what a producer that was killed had in flight. Where others
+   went on meanwhile, it is near the last Batch of the one that starts (:mod:`.partial`).
 """
 
 from __future__ import annotations
@@ -76,18 +71,11 @@ def survey(
     tail: int = _TAIL,
     open_channel: Callable[[str], Source] | None = None,
 ) -> Survey:
-    """Find the frontier, and what is partially published there.
+    """Find the frontier, and what is partially published there. UnreachableError where the records do not arrive.
 
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        tail: how many records of every partition to look at; more are looked at where these do not suffice.
-        producer_id: who starts again, and may have left something behind that others have gone on above.
-        open_channel: opens the topic of a reorg's channel; without it none is read.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
+    The source reads all topics of the application, ``tail`` records of every partition and more where these do not
+    suffice; it is assigned anew. ``producer_id`` starts again, and may have left something behind that others have gone
+    on above. ``open_channel`` opens the topic of a reorg's channel; without it none is read.
     """
     chain, index = _scan(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
     near = max((last for _, last in index.times.values()), default=None) if index.left is None else index.left

@@ -55,19 +55,7 @@ class HeightRange:
 def height_range(
     source: Source, app: Stream, first: int, last: int, *, open_channel: Callable[[str], Source] | None = None
 ) -> HeightRange:
-    """The blocks of these heights on the topics.
-
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        first: the lowest block number.
-        last: the highest, included.
-        open_channel: opens the topic of a reorg's channel; without it none is read.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
-    """
+    """The blocks of these heights on the topics, the last one included; raises as :func:`~.frontier.survey`."""
     index, beside = BatchIndex(), _Beside(first, last)
 
     def take(record: Record) -> None:

@@ -35,17 +35,7 @@ Result = TypeVar("Result")
 
 
 def survey_members(url: str | TransportUrl, app: Stream, *, producer_id: str = "") -> Survey:
-    """Find the frontier of all members, and what is partially published in one of them.
-
-    Arguments:
-        url: the stream; it exists.
-        app: the application.
-        producer_id: as of :func:`~cardinal.producing.survey.frontier.survey`.
-
-    Raises:
-        CardinalError: of a member.
-
-    """
+    """Find the frontier of all members, and what is partially published in one of them; raises as a member does."""
     found = _in_each(
         url, app, lambda source, channel: survey(source, app, producer_id=producer_id, open_channel=channel)
     )
@@ -63,15 +53,7 @@ def partial_in_members(
 ) -> dict[bytes, PartialBlock]:
     """Blocks that are partially published in a member around these moments, by hash.
 
-    Arguments:
-        url: the stream; it exists.
-        app: the application.
-        moments: in milliseconds, as of :class:`~cardinal.producing.survey.frontier.Survey`.
-        among: hashes of blocks that were partially published before, and still are unless a member has them complete.
-
-    Raises:
-        CardinalError: of a member.
-
+    ``among``: blocks that were so before, and still are unless a member has them complete.
     """
     before = tuple(among)
     found = _in_each(url, app, lambda source, _: partial_around(source, app, moments, among=before))
@@ -85,18 +67,7 @@ def partial_in_members(
 
 
 def range_in_members(url: str | TransportUrl, app: Stream, first: int, last: int) -> HeightRange:
-    """The blocks of these heights in any member; complete are those that are so in every one.
-
-    Arguments:
-        url: the stream; it exists.
-        app: the application.
-        first: the lowest block number.
-        last: the highest, included.
-
-    Raises:
-        CardinalError: of a member.
-
-    """
+    """The blocks of these heights in any member; complete are those that are so in every one."""
     found = _in_each(url, app, lambda source, channel: height_range(source, app, first, last, open_channel=channel))
     headless = [member.headless for member in found if member.headless is not None]
     return HeightRange(

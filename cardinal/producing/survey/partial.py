@@ -1,13 +1,10 @@
 """Partially published blocks: a Batch without the rest of its block, or some of the rest without the Batch.
 
-Rules:
-
-1. They are looked for around a moment: when a producer that was killed sent its last Batch, or when one that starts
-   read the topics for the first time, as bytes that were in flight may come after it.
-2. Around is ten seconds before and a minute after, and up to ten minutes each way where that is not more than so many
-   records of a partition: one that was killed again soon has left a last Batch that is later than what it left first.
-3. Where there is no moment, as no Batch is there, so many of the newest records are read.
-4. A block is complete as well when its Batch came later.
+They are looked for around a moment: when a producer that was killed sent its last Batch, or when one that starts read
+the topics for the first time, as bytes that were in flight may come after it. Around is ten seconds before and a minute
+after, and up to ten minutes each way where that is not more than so many records of a partition: one that was killed
+again soon has left a last Batch that is later than what it left first. Where there is no moment, as no Batch is there,
+so many of the newest records are read. A block is complete as well when its Batch came later.
 """
 
 from __future__ import annotations
@@ -59,16 +56,8 @@ def partial_around(
 ) -> tuple[dict[bytes, PartialBlock], set[bytes]]:
     """The blocks that are partially published around these moments, by their hashes, and those that are complete.
 
-    Arguments:
-        source: reads all topics of the application; it is assigned anew.
-        app: the application.
-        moments: see the module.
-        index: a scan whose Batches were judged already.
-        among: hashes of blocks that were partially published before, and still are unless they are complete now.
-
-    Raises:
-        UnreachableError: the records do not arrive.
-
+    The source reads all topics of the application; it is assigned anew. ``index``: a scan whose Batches were judged
+    already. ``among``: blocks that were partially published before, and still are unless they are complete now.
     """
     judged = BatchIndex() if index is None else index
     near = _read_around(source, app, moments, judged.complete, among)

@@ -1,16 +1,9 @@
 """Cursor of a consumer: a small opaque text to store alongside the data that it belongs to.
 
-``c1:`` and base64 (URL alphabet, no padding) of eight bytes of BLAKE2b and an Avro record. The record names the
-lineage, so that a cursor of another chain or of other options is refused; ``next`` and ``floor`` of every
-partition; the delivered blocks within the threshold; short prefixes of completed blocks; the open reorg
-channels; finality and ``seq``.
-
-Resuming re-reads from the floors, delivers nothing that the ring holds, judges no fork before every partition
-has passed its ``next``, and continues with ``seq`` + 1. Storing the text in the transaction that stores the data
+``c1:`` and base64 (URL alphabet, no padding) of eight bytes of BLAKE2b and an Avro record. The checksum detects
+accidents, not forgeries: the fields of a text with a good checksum are checked for consistency, and a :class:`Cursor`
+that was parsed is one that an honest consumer could have made. Storing the text in the transaction that stores the data
 gives exactly once.
-
-The checksum detects accidents, not forgeries: the fields of a text with a good checksum are checked for consistency,
-and a :class:`Cursor` that was parsed is one that an honest consumer could have made.
 """
 
 from __future__ import annotations

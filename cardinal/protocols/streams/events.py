@@ -226,14 +226,9 @@ class ForkBelowStart:
 
 @dataclass(frozen=True, slots=True)
 class BeganAbove:
-    """The stream begins above blocks that are on the topics: no Batch links them to its chain.
+    """The stream begins with ``start``, above blocks that no Batch links to its chain, down to number ``lowest``.
 
     Retention has expired a part of what lies between, or it was never there.
-
-    Attributes:
-        start: the first block of the stream.
-        lowest: the lowest number of a block that was left out.
-
     """
 
     start: BlockRef

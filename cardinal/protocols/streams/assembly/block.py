@@ -1,15 +1,8 @@
 """One block under assembly: its messages, the Batches that name it, what is still missing.
 
-The rules of :mod:`.reassembler` for one block; that module decides which block a record belongs to and what
-happens to blocks as a whole.
-
-Rules:
-
-1. Every message is held once, by its key, also one that the Batch does not count: another Batch may.
-2. Each distinct Batch of the block's hash is a :class:`Candidate` with counters of its own. The first one is the
-   block; the others wait for the case that it cannot be completed.
-3. One path through several kinds of message: the Batch's value before a BatchMsg's before a sub batch's, of those
-   the highest index. Sub batches of one block are merged in the order of their ids.
+Every message is held once, by its key, also one that the Batch does not count: another Batch may. Each distinct Batch
+of the block's hash is a :class:`Candidate` with counters of its own; the first one is the block. Of one path's values
+the Batch's counts before a BatchMsg's, and that before a sub batch's, of those the highest index.
 """
 
 from __future__ import annotations
@@ -98,13 +91,10 @@ class Candidate:
     """One Batch of a block, and what is missing for it.
 
     Attributes:
-        batch, fields: the record and its value.
-        counters: the counted prefixes.
         values, deletes: the Batch's own.
-        announced: ids of the sub batches that are followed.
-        waiting: those of them that are not complete.
+        announced, waiting: ids of the sub batches that are followed, and of those that are not complete.
         surplus: keys of held messages that are not part of the block that this Batch describes.
-        named: the ranges of the rest of the block, if nothing of it has to be read; None if its messages are counted.
+        named: the ranges of the rest of the block, if nothing of it has to be read.
 
     """
 
@@ -208,18 +198,14 @@ class OpenBlock:
     """A block that is not complete. Only :class:`~.reassembler.Reassembler` changes it.
 
     Attributes:
-        hash: its hash.
         seen_at: the number of records that came before its first message.
-        messages: by key.
         first: for every partition the lowest offset of a message that was seen.
         size: bytes of all messages, overheads included.
         mixed: whether there is anything but BatchMsgs.
         overdue: whether its deadline has expired.
         careful: whether a message may not be taken in a run: there are more candidates, or some are skipped.
         reopened: whether it was opened again after messages of it were evicted.
-        candidates: its Batches, the one that counts first.
-        counters: the counters of the first candidate.
-        subs: sub batches by id.
+        candidates, counters: its Batches, the one that counts first, and the counters of that one.
 
     """
 
@@ -298,7 +284,7 @@ class OpenBlock:
         )
 
     def content(self, candidate: Candidate) -> tuple[list[bytes], PathMap]:
-        """Deletes and updates of the complete block, merged (rule 3)."""
+        """Deletes and updates of the complete block, merged. Sub batches are merged in the order of their ids."""
         own = candidate.values
         if not self.mixed and not candidate.surplus:
             messages = self.messages

@@ -1,10 +1,7 @@
 """Counters of a block's messages, and the entries that a consumer follows.
 
-Two look-ups for every message, so both are built to answer the common case in one step:
-
-- :class:`Counters`: to which counted prefix of its block does a path belong? The longest one, in bytes, that the
-  path starts with, with or without a "/" at its end (EVM counts under complete paths too).
-- :class:`Tracked`: can a message belong to an entry that this consumer follows?
+Two look-ups for every message: to which counted prefix of its block does a path belong (:class:`Counters`), and can it
+belong to an entry that this consumer follows (:class:`Tracked`)? Both answer the common case in one step.
 """
 
 from __future__ import annotations
@@ -46,10 +43,7 @@ _NO_PREFIXES: Final[frozenset[bytes]] = frozenset()
 class Counters:
     """The counted prefixes of one block and how many messages each still expects.
 
-    Arguments:
-        counts: prefix and count of the entries that are followed. CountResult over, not copied.
-        ignored: counted prefixes that are not followed: a path whose longest prefix is one of them does not count.
-
+    A path counts under the longest prefix that it starts with; where that is an ``ignored`` one, it is not followed.
     ``_left`` holds the prefixes that one look-up of a path's directory finds: they end in "/", and no longer prefix
     that begins with them ends otherwise. All others are searched by length.
     """
@@ -169,13 +163,8 @@ def _begins_one(prefix: bytes, others: list[bytes]) -> bool:
 class Tracked:
     """The entries of a Batch that a consumer follows: expressions searched, not anchored, in the entry's path.
 
-    Arguments:
-        expressions: the expressions.
-        inline: entries that a Batch does not count (values, deletes, sub batches) are followed for every path.
-
-    Raises:
-        ConfigurationError: an expression does not compile.
-
+    ``inline``: entries that a Batch does not count (values, deletes, sub batches) are followed for every path.
+    ConfigurationError where an expression does not compile.
     """
 
     def __init__(self, expressions: Sequence[str], *, inline: bool = False) -> None:

@@ -38,16 +38,10 @@ class Contents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderOnly:
-    """A block without its content, and the ranges of offsets of the content.
+    """A block without its content: the Batch's own values and those that were kept, and where the content lies.
 
-    Attributes:
-        number, hash, parent, weight: as in a :class:`~.payload.Payload`.
-        values: path to value: the Batch's own entries, and the values that were kept.
-        ranges: for every partition the offset of its first message, and the one after the last message that counts;
-            empty where it is not complete.
-        published_ms: the time of its Batch's record.
-        size: approximate bytes of its messages on the topics.
-
+    ``ranges`` has for every partition the offset of the first message, and the one after the last that counts; it is
+    empty where the block is not complete. ``size``: approximate bytes of the messages on the topics.
     """
 
     number: int
@@ -66,15 +60,9 @@ class HeaderOnly:
 
 
 def digested(rows: Iterable[Row], keep: Collection[bytes] = ()) -> list[Row]:
-    """The rows without their content.
+    """The rows without their content, without SubBatchMsgs that do not decode: these cannot count.
 
-    Arguments:
-        rows: of any topics.
-        keep: paths whose values are kept in addition to their digests.
-
-    Returns:
-        The rows in order, without SubBatchMsgs that do not decode: these cannot count.
-
+    ``keep``: paths whose values are kept in addition to their digests.
     """
     out: list[Row] = []
     for row in rows:

@@ -23,13 +23,7 @@ from .window import RecentBlock
 
 
 class Copies:
-    """Comparison of copies.
-
-    Arguments:
-        volatile: whether values at this path may differ.
-        decoded: whether SubBatchMsgs can be decoded; digests cannot.
-
-    """
+    """Comparison of copies; ``volatile`` paths may differ. ``decoded``: SubBatchMsgs can be decoded; digests cannot."""
 
     def __init__(self, volatile: Callable[[bytes], bool], *, decoded: bool) -> None:
         self._volatile = volatile
@@ -38,14 +32,8 @@ class Copies:
     def same(self, kept: Record, seen: Record, held: Content) -> bool:
         """True when two messages with one key, not Batches, have the same meaning.
 
-        Arguments:
-            kept: the copy that is held.
-            seen: the other one.
-            held: the content of ``kept`` where it is a SubBatchMsg; it is not decoded again.
-
-        Raises:
-            DecodeError: ``seen`` does not decode.
-
+        DecodeError where ``seen`` is malformed. ``held``: the content of ``kept`` where it is a SubBatchMsg; it is not
+        decoded again.
         """
         if kept.key[0] >= BATCH_MSG:
             return kept.value == seen.value or self._volatile(kept.key[HASH_END:])

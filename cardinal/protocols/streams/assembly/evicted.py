@@ -1,12 +1,10 @@
 """Evicted blocks: their names, and the offsets at which their messages begin.
 
-Rules:
-
-1. A block of which a message was evicted cannot be completed from later records: the first copies are gone, and
-   later ones may differ. Its messages are skipped until they are re-read from the first one on. Only its Batch
-   is taken, unless one was evicted too: the number decides which blocks to keep, the parent which ones to re-read.
-2. ``NAMED_MAX`` blocks are named, the latest ones. Of all others together only the lowest offsets are held.
-3. A block is forgotten ``distance`` records after it was evicted, and its messages are not re-read from farther back.
+A block of which a message was evicted cannot be completed from later records: the first copies are gone, and later ones
+may differ. Its messages are skipped until they are re-read from the first one on. Only its Batch is taken, unless one
+was evicted too: the number decides which blocks to keep, the parent which ones to re-read. The latest ``NAMED_MAX``
+blocks are named, of all others together only the lowest offsets are held. ``distance`` records after it was evicted a
+block is forgotten, and no message is re-read from farther back.
 """
 
 from __future__ import annotations
@@ -23,13 +21,10 @@ NAMED_MAX: Final = 8192
 
 
 class EvictedBlock:
-    """One evicted block.
+    """One evicted block, at the number of records read before it was evicted.
 
-    Attributes:
-        links: parent and number as its Batches give them; empty where it was evicted without a Batch.
-        positions: for every partition the lowest offset of its messages, also of those that were skipped since.
-        at: the number of records that were read before it was evicted.
-
+    ``links`` has parent and number as its Batches give them, none where it was evicted without a Batch; ``positions``
+    for every partition the lowest offset of its messages, also of those that were skipped since.
     """
 
     __slots__ = ("at", "links", "positions")
@@ -46,13 +41,7 @@ class EvictedBlock:
 
 
 class EvictedBlocks:
-    """The evicted blocks of one assembler.
-
-    Arguments:
-        distance: records.
-        most: blocks that are named.
-
-    """
+    """The evicted blocks of one assembler: ``most`` are named, for ``distance`` records."""
 
     def __init__(self, distance: int, most: int = NAMED_MAX) -> None:
         self._distance = distance

@@ -2,22 +2,20 @@
 
 Rules, where the specification is silent:
 
-1. Nothing here depends on the clock, on how records are cut into calls, or on anything but their sequence.
+1. The result depends on the sequence of records alone: not on time, nor on how they are cut into calls.
 2. Of the copies of one (block, key) seen before completion the one at the lowest (topic, partition, offset)
    counts. A copy that differs is a :class:`~.events.Divergence`, also after completion within the window.
 3. A key counts under the longest counted prefix of its block that it starts with; beyond its count it is
    :class:`~.events.Surplus` and not part of the block.
-4. A value that does not decode is :class:`~.events.Rejected` and ignored; a later good copy works.
+4. A value that does not decode is :class:`~.events.Rejected`; a later good copy works. Nothing is ever raised.
 5. Up to four distinct Batches of a hash are held. Where the first cannot be completed by the deadline and another
-   can, that one is delivered and the first reported (:class:`~.events.Superseded`).
-6. The deadline is counted in blocks that were completed since the first message of a block. An overdue block is
-   reported once (:class:`~.events.Incomplete`), so that a node or an archive can supply it. A supplied message
-   counts where no topic has one.
+   can, that one is delivered (:class:`~.events.Superseded`).
+6. The deadline is counted in completed blocks. An overdue block is reported once (:class:`~.events.Incomplete`). A
+   message that a node or an archive supplies counts where no topic has one.
 7. Open blocks are bounded (:mod:`.window`), and an evicted one is an :class:`~.events.Overflow`. A caller that can
    re-read passes an :class:`~.evicted.EvictedBlocks`: messages of the blocks in it are skipped until then.
 8. A block that the chain has passed by the threshold was not needed: :class:`~.events.Stale`. One that is
    abandoned while the chain waits for it is :class:`~.events.Quarantined`.
-9. It never raises on anything that a record can hold, and never decides an order between blocks.
 """
 
 from __future__ import annotations
@@ -413,11 +411,7 @@ class Reassembler:
         return avro.read_content(record.value) if self._contents is Contents.VALUES else ([], {})
 
     def _counts(self, block: OpenBlock, record: Row, events: list[ReassemblyEvent]) -> bool:
-        """Count a message under every Batch of its block; returns True when it is to be held.
-
-        Also a message that the first Batch does not count is held, where it can belong to an entry that is followed:
-        another Batch may count it.
-        """
+        """Count a message under every Batch of its block; True when it is to be held: another Batch may count it."""
         key = record[3]
         first, *others = block.candidates
         taken = first.take(key)

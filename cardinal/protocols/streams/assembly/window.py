@@ -1,15 +1,9 @@
 """Window of blocks: those under assembly, their deadlines and bounds, and the recently completed ones.
 
-Rules:
-
-1. Deadlines are counted in blocks that were completed, never in time or numbers: numbers come from the wire and prove
-   nothing.
-2. Over the bounds, blocks without a Batch are evicted first, oldest first, then those farthest from the head, down to
-   nine tenths. A block that a complete one names as its parent is evicted last, as is one that is re-read because
-   the chain needs it: it cannot advance without them.
-   None is evicted for its own first message: where all others have a Batch, no further block would ever get one.
-3. A completed or abandoned block is recognised for ``window`` blocks below the head. The messages of a completed one
-   are held to compare late copies, within a bound in bytes; the blocks that were completed first lose them first.
+Over the bounds, blocks without a Batch are evicted first, oldest first, then those farthest from the head, down to nine
+tenths. Evicted last are blocks that the chain cannot advance without: parents of complete ones, and those that are
+re-read for it. None is evicted for its own first message: where all others have a Batch, no further block would get
+one.
 """
 
 from __future__ import annotations
@@ -33,9 +27,8 @@ class Bounds:
     """Memory limits of a reassembler.
 
     Attributes:
-        open_bytes: bytes of open blocks, overhead included.
-        open_blocks: number of open blocks.
-        finished_bytes: bytes of completed blocks that are held to compare late copies with.
+        open_bytes, open_blocks: of open blocks, overhead included.
+        finished_bytes: of completed blocks that are held to compare late copies with; the oldest lose theirs first.
         headless_distance: records after which a hash without a Batch no longer pins positions.
         votes: under a quorum, complete copies of each producer that wait for others, about 1 kB each.
 
@@ -64,13 +57,7 @@ def distance(number: int, head: int) -> int:
 
 
 class OpenBlocks:
-    """Blocks under assembly.
-
-    Arguments:
-        bounds: see :class:`Bounds`.
-        deadline: completed blocks after a block's first message, when it is overdue.
-
-    """
+    """Blocks under assembly. One is overdue when ``deadline`` blocks were completed since its first message."""
 
     def __init__(self, bounds: Bounds, deadline: int) -> None:
         self._bounds = bounds
@@ -152,7 +139,7 @@ class OpenBlocks:
                 yield block
 
     def _rank(self, block: OpenBlock) -> tuple[bool, bool, int, int]:
-        """Eviction order (rule 2)."""
+        """Eviction order: see the module."""
         number = block.number
         near = 0 if number is None else -distance(number, self.head)
         needed = block.hash in self._awaited or block.hash in self.wanted
@@ -182,14 +169,10 @@ class OpenBlocks:
 
 @dataclass(slots=True, eq=False)
 class RecentBlock:
-    """A block that was completed or abandoned lately.
+    """A block that was completed or abandoned lately; ``number`` is 0 where it had no Batch.
 
-    Attributes:
-        number: its number, 0 where it had no Batch.
-        held: its messages; None where they are not held.
-        candidate: its Batch, while the messages of a complete block are held.
-        reason: why it was abandoned; empty where it is complete.
-
+    ``held`` has its messages while they are held, ``candidate`` then the Batch of a complete one. ``reason``: why it
+    was abandoned; empty where it is complete.
     """
 
     number: int
@@ -205,12 +188,9 @@ class RecentBlock:
 
 
 class RecentBlocks:
-    """Recently completed or abandoned blocks.
+    """Recently completed or abandoned blocks, recognised for ``window`` blocks below the head. ``max_bytes``.
 
-    Arguments:
-        window: blocks below the head for which they are recognised.
-        max_bytes: bytes of messages that are held for comparison.
-
+    Of messages.
     """
 
     def __init__(self, window: int, max_bytes: int) -> None:

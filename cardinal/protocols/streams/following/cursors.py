@@ -30,14 +30,9 @@ class Delivered(NamedTuple):
 
 @dataclass(slots=True)
 class CursorSnapshot:
-    """Part that all cursors of a step share.
+    """Part that all cursors of a step share: floor and next position of every partition, and the names of open blocks.
 
-    Attributes:
-        floor: for every partition the lowest offset that a resumed reader needs.
-        open: names of blocks that are not complete.
-        channels: the open reorg channels: those at the step's beginning, and those at its end.
-        next: for every partition the offset after the last record of the step.
-
+    ``channels``: the open reorg channels, those at the step's beginning and those at its end.
     """
 
     floor: Mapping[Partition, int]
@@ -87,13 +82,9 @@ class DeliveredChain:
             self._chain[-1] = self._chain[-1]._replace(weight=cursor.weight)
 
     def move(self, update: ChainUpdate, weights: Mapping[bytes, int], partial: Container[bytes]) -> None:
-        """Apply an update.
+        """Apply an update. ``weights``: of blocks that are delivered without content. ``partial``.
 
-        Arguments:
-            update: the delivered update.
-            weights: of blocks that are delivered without content.
-            partial: delivered blocks whose content a resumed reader may not find.
-
+        See :class:`Delivered`.
         """
         chain, threshold = self._chain, self._settings.reorg_threshold
         if self._start is None:

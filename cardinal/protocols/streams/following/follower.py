@@ -1,14 +1,9 @@
-"""A consumer without its transport: records in, chain updates and reports out.
+"""A consumer without its transport: records in, chain updates and reports out. No clock, no reading.
 
 A step takes the records read and the reader's positions, and returns everything that came of it. A record goes from
 the assembler (complete blocks) to the orderer (updates); what is missing, what was evicted and which channels are open
-is queried afterwards. It is pure: no clock, no reading.
-
-Rules for the driver:
-
-1. ``begin_at`` returns the offsets to read from. ``step`` is called after every read, with records in order within
-   each partition, and with the next offset of every partition that is read.
-2. Between two steps the driver does what :class:`Requests` of the last one names.
+is queried afterwards. The driver reads from where ``begin_at`` says, calls ``step`` after every read, and does what its
+:class:`Requests` name before the next one.
 
 Resumed from a cursor it delivers nothing that the cursor's ring holds, and judges nothing until every partition has
 passed the cursor's ``next``: until then complete blocks are collected, and then the orderer is restored with them.
@@ -248,12 +243,8 @@ class Follower:
     def begin_at(self, watermarks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
         """The offset from which to read every partition.
 
-        Arguments:
-            watermarks: for every partition the lowest retained offset, and the one after the highest.
-
-        Raises:
-            CursorExpiredError: records expired that were not read yet; ``missing`` names them.
-
+        ``watermarks``: the lowest retained offset, and the one after the highest. CursorExpiredError where records
+        expired that were not read yet; ``missing`` names them.
         """
         self._watermarks = {partition: high for partition, (_, high) in watermarks.items()}
         begin = self._resume.begin_at(watermarks)
@@ -356,8 +347,8 @@ class Follower:
     def _look_at_blocks(self) -> int:
         """Find the lowest offset of any block that is held, and the names of open ones; returns their number.
 
-        The result stays safe for a while: a block that was opened since begins at the reader's position then, or
-        above. So many held blocks are scanned less often, and the work stays in proportion to the records read.
+        The result stays safe for a while, as a block that was opened since begins at the reader's position then, or
+        above. So many held blocks are scanned less often.
         """
         opened = self.reassembler.open_blocks()
         self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)
@@ -495,8 +486,7 @@ class Follower:
     def _check_caught_up(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> None:
         """Judge whether everything that was on the topics has been read.
 
-        On a stream that was empty at opening everything is read at once, which does not determine the lowest block.
-        So the watermarks are taken once more when there is a block: the records on the topics by then decide.
+        A stream that was empty at opening is read at once. So the watermarks are taken once more when there is a block.
         """
         if not self._seen_batch and (self._missing.completed or self.reassembler.lowest_open is not None):
             self._seen_batch = True

@@ -1,16 +1,10 @@
 """Blocks that lack messages: suspects, the proof of absence, and when a chain continues without them.
 
-Rules:
-
-1. A block is a *suspect* when the reassembler calls it overdue, or when a complete block names it as its parent and a
-   threshold of blocks was completed since. Both say little while partitions are read one ahead of the other.
-2. It is *absent* when every partition has passed the watermarks that were taken after it was due. An absent block is
-   reported once, so that a node or an archive can supply it.
-3. A threshold of blocks later new watermarks are taken. Passed, they prove that its messages did not come since: a
-   chain that still waits for the block continues without it (C-RE-7).
-
-Deadlines are counted in completed blocks, never in time. Watermarks answer the last request: the driver requests them
-when :attr:`MissingBlocks.needs_watermarks` is true and no request is in flight.
+A block is a *suspect* when the reassembler calls it overdue, or when a complete block names it as its parent and a
+threshold of blocks was completed since. It is *absent* when every partition has passed watermarks that were taken after
+that. An absent block is reported once, so that a node or an archive can supply it. A threshold of blocks later new
+watermarks are taken; passed, they prove that nothing came since, and a chain that waits for the block continues without
+it (C-RE-7). Deadlines are counted in completed blocks.
 """
 
 from __future__ import annotations
@@ -22,14 +16,9 @@ from cardinal.protocols.streams.types import Partition
 
 
 class Suspect:
-    """A block that lacks messages.
+    """A block that lacks messages, since so many blocks were completed. ``number``: as its child gives it.
 
-    Attributes:
-        since: the number of blocks completed when it was first suspected.
-        number: the number that its child gives to it, None where no child did.
-        reported: whether its absence was reported.
-        quiet: whether it is only reported when a chain waits for it.
-
+    ``reported``: its absence was reported. ``quiet``: it is only reported when a chain waits for it.
     """
 
     __slots__ = ("due", "number", "quiet", "reported", "since")
@@ -56,15 +45,7 @@ class MissingBlocks:
         """These watermarks, until every partition has passed them."""
 
     def suspect(self, block_hash: bytes, wait: int = 0, number: int | None = None, *, quiet: bool = False) -> None:
-        """Suspect a block from now on, or sooner than before.
-
-        Arguments:
-            block_hash: the block.
-            wait: completed blocks until watermarks are taken for it.
-            number: the number that a child gives to it.
-            quiet: see :class:`Suspect`.
-
-        """
+        """Suspect a block when ``wait`` more blocks are completed, or sooner than before; see :class:`Suspect`."""
         existing = self._suspects.get(block_hash)
         due = self.completed + wait
         if existing is None:
@@ -101,10 +82,7 @@ class MissingBlocks:
     def proven(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> list[bytes]:
         """The suspects whose messages lie on no topic, by watermarks that every partition has passed.
 
-        Arguments:
-            positions: the next offset of every partition.
-            watermarks: new watermarks, None where there are none.
-
+        New ones may come with it.
         """
         if watermarks is not None and self._requested and self._proof is None:
             self._proof = watermarks

@@ -1,21 +1,14 @@
 """Reorgs deeper than the threshold, through channels of their own (specification, Reorg, ReorgComplete).
 
-Rules:
-
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
    The driver then reads that topic too, from its beginning, as long as :meth:`ReorgChannels.topics` names it.
-2. An attempt of a producer (the header ``cardinal-producer``; none is ``anonymous``) opens with Reorg, has every
-   message of every block above the ancestor, and ends with ReorgComplete. Attempts of several producers may be mixed;
-   a producer that died may begin again. Its messages on another partition are another attempt: the order of reading
-   two partitions is undefined.
+2. An attempt of a producer opens with Reorg, has every message of every block above the ancestor, and ends with
+   ReorgComplete. Attempts of several producers may be mixed; a producer that died may begin again.
 3. At a ReorgComplete the blocks of its attempt that are complete and linked to the ancestor join the graph, and
-   ordinary fork choice decides: with the blocks that wait above them on the main topics the switch is one update. A
-   lighter chain stays, and may become heavier by later blocks.
-4. A channel is closed when its chain is delivered, no attempt is in progress, and the driver has read it to its end.
-   It is abandoned, and reported, when nothing came on it for a threshold of blocks completed elsewhere, although the
-   driver has read it to its end, or cannot read it; and when it exceeds its bounds. Nothing has to come while the
-   driver looks up older Batches for it (:attr:`ReorgChannels.needs_history`), in any number of steps.
-5. The main topics continue meanwhile; a channel never delays them.
+   ordinary fork choice decides. A lighter chain stays, and may become heavier by later blocks.
+4. A channel is closed when its chain is delivered, no attempt is in progress, and it was read to its end. It is
+   abandoned, and reported, when it exceeds its bounds, or when it was read to its end, or cannot be read, and nothing
+   came on it for a threshold of blocks completed elsewhere; not while older Batches are looked up for it.
 """
 
 from __future__ import annotations
@@ -114,15 +107,9 @@ class _Channel:
 
 
 class ReorgChannels:
-    """The channels of one stream.
+    """The channels of one stream. ``default_topic`` announces them; None: there are none.
 
-    Arguments:
-        default_topic: the topic on which channels are announced; None: no topic is a channel.
-        orderer: the chain; queried for ancestors only.
-        reassembler: makes the assembler of a channel.
-        threshold: blocks; see rule 4.
-        bounds: of the channels.
-
+    The orderer is queried for ancestors only; ``reassembler`` makes the assembler of a channel.
     """
 
     def __init__(
@@ -231,14 +218,10 @@ class ReorgChannels:
         *,
         patient: bool,
     ) -> list[ChannelEvent]:
-        """Note the reading's positions, and abandon the attempts on which nothing more comes.
+        """Note the reading's positions, and abandon the channels on which nothing more comes.
 
-        Arguments:
-            completed: blocks completed on the main topics so far.
-            positions: the next offset of every partition that is read.
-            watermarks: watermarks that were just taken.
-            patient: whether the reader is still catching up; the number of old blocks is no measure of time.
-
+        ``completed``: blocks completed on the main topics so far. ``patient``: the reader is still catching up, and the
+        number of old blocks is no measure of time.
         """
         out: list[ChannelEvent] = []
         for channel in list(self._channels.values()):

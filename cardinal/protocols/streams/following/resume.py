@@ -1,17 +1,12 @@
 """Resuming from a cursor: its checks, the offsets to read from, and the blocks collected until it is done.
 
-Rules:
-
 1. A cursor of another application, chain or choice of options is refused: ``seq`` counts within a lineage.
-2. A partition that the cursor does not name was added since: it is read from its beginning.
-3. Records between a cursor's ``next`` and the earliest retained one were never read: refused. Records between its
-   ``floor`` and its ``next`` were: where they expired, the content of blocks that have to be removed is missing, and
-   blocks that were not complete have to be supplied or are abandoned.
-4. A partition that ends before the cursor's ``next`` was recreated: refused. So is one that is gone, unless nothing
+2. Records between a cursor's ``next`` and the earliest retained one were never read: refused. Records between its
+   ``floor`` and its ``next`` were: where they expired, the content of blocks that have to be removed is missing.
+3. A partition that ends before the cursor's ``next`` was recreated: refused. So is one that is gone, unless nothing
    of it is needed and others of its topic exist: a drained member of a mux may go. A reorg channel may go.
-5. Recreated topics that are longer by now are detected by the blocks that they lack: where everything from the
+4. Recreated topics that are longer by now are detected by the blocks that they lack: where everything from the
    floors on is retained, and nothing of any delivered block was re-read, these are other topics.
-6. Complete blocks are collected until every partition has passed ``next``; the orderer is restored with them at once.
 """
 
 from __future__ import annotations
@@ -29,11 +24,6 @@ from .settings import FollowerSettings
 
 class Resume:
     """State of a stream that resumes from a cursor, until the delivered blocks are re-read.
-
-    Arguments:
-        settings: of the follower.
-        cursor: the stream's cursor.
-        is_channel: whether a topic is a reorg channel.
 
     Attributes:
         cursor: the cursor, without partitions that are gone and of which nothing is needed.
@@ -61,14 +51,9 @@ class Resume:
         self._max_bytes = 2 * settings.max_bytes
 
     def begin_at(self, watermarks: Mapping[Partition, tuple[int, int]]) -> dict[Partition, int]:
-        """The offset from which to read every partition.
+        """The offset from which to read every partition, given low and high watermarks.
 
-        Arguments:
-            watermarks: for every partition the lowest retained offset and the one after the highest.
-
-        Raises:
-            CursorExpiredError: rules 3 and 4; ``missing`` has for every partition the offsets that expired.
-
+        CursorExpiredError by rules 2 and 3.
         """
         cursor, here = self.cursor, {topic for topic, _ in watermarks}
         missing: dict[Partition, tuple[int, int]] = {}
@@ -101,10 +86,7 @@ class Resume:
     def collect(self, event: Completed, disputed: Container[bytes]) -> list[Completed]:
         """Collect a complete block; returns the blocks that are evicted for it.
 
-        Arguments:
-            event: its completion.
-            disputed: blocks that may have been delivered with other content than was just read.
-
+        ``disputed``: blocks that may have been delivered with other content than was just read.
         """
         block = event.payload
         self.seen(block.hash)
@@ -145,9 +127,7 @@ class Resume:
     def is_over(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> bool:
         """True when everything up to ``until`` was read, or can no longer be read.
 
-        Raises:
-            CursorExpiredError: a partition ends before the position to be passed.
-
+        CursorExpiredError where a partition ends below.
         """
         short = {
             p: (watermarks[p], at)
@@ -159,12 +139,7 @@ class Resume:
         return all(positions.get(partition, at) >= at for partition, at in self.until.items())
 
     def refuse_other_topics(self, was_read: Callable[[bytes], bool]) -> None:
-        """Raise CursorExpiredError where no delivered block was re-read, although everything is retained (rule 5).
-
-        Arguments:
-            was_read: whether anything of a block was read.
-
-        """
+        """Raise CursorExpiredError where no delivered block ``was_read``, although everything is retained (rule 4)."""
         delivered = [ref for ref in self.cursor.ring if ref.hash not in self.cursor.missing]
         if self._is_kept and delivered and not any(was_read(ref.hash) for ref in delivered):
             raise CursorExpiredError(

@@ -1,14 +1,10 @@
 """Recovery from eviction: rewind to the first offsets of evicted messages, and read on, as a restart does.
 
-Rules:
-
-1. The source is rewound when an evicted block may continue the chain and everything readable was read: to the first
-   offsets of such blocks' messages (:mod:`~cardinal.protocols.streams.assembly.evicted`).
+1. The source is rewound when an evicted block may continue the chain and everything readable was read.
 2. A rewind helped when it delivered a block, or left fewer blocks evicted than any before it. One that did not is
-   repeated only after 2, 4, 8… new records, so that its share of the work shrinks. A delivered block counts as
-   a record: it frees capacity. The first such rewind is repeated at once: it may have held Batches in place of content
-   that it evicted, and the next one completes them. Where nothing comes for long, one new record is enough: a stream
-   that has ended is delivered to its end.
+   repeated only after 2, 4, 8… new records, a delivered block counting as one: it frees capacity. The first such rewind
+   is repeated at once: it may have held Batches in place of content that it evicted. Where nothing comes for long, one
+   new record is enough: a stream that has ended is delivered to its end.
 3. A rewind for blocks without a name that did not help is repeated only after as many records as it re-read, unless
    a block is certainly needed.
 """
@@ -26,13 +22,7 @@ _IDLE_PAUSE: Final = 64
 
 
 class Rewind:
-    """Rewinds of one source.
-
-    Arguments:
-        evicted: the blocks to rewind for.
-        distance: records; the longest pause is twice as many.
-
-    """
+    """Rewinds of one source, for these evicted blocks. The longest pause is twice ``distance`` records."""
 
     def __init__(self, evicted: EvictedBlocks, distance: int) -> None:
         self._evicted = evicted
@@ -108,12 +98,7 @@ class Rewind:
     ) -> tuple[Mapping[Partition, int], Container[bytes]] | None:
         """The offsets to rewind to now, and the blocks that this is for; None where it is too early.
 
-        Arguments:
-            positions: the next offset of every partition.
-            needed: whether to rewind for an evicted block.
-            wanted: whether a block is certainly needed, and not held.
-            waited: whether nothing came for long.
-
+        ``needed`` chooses evicted blocks. ``wanted``: one is certainly needed. ``waited``: nothing came for long.
         """
         unchanged = self._records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
         early = unchanged if waited else self._records < self._not_before

@@ -1,14 +1,11 @@
 """Start time of a reader that wants everything: it does not begin above blocks that are about to come.
 
-A stream begins with the lowest complete block from which Batches lead up to the heaviest one
-(:mod:`cardinal.protocols.streams.ordering.start`). But partitions are read one ahead of the other, so lower blocks may
-be on the topics and unread; and a producer whose broker was away may have written a block before its parent.
-Beginning above them would lose them for good.
-
-One rule: the stream begins when every partition was read two seconds past the candidate's Batch, by the time of the
-records, and the candidate's chain is longer than a threshold; or when everything was read. Blocks below the candidate
-that no Batch links to it leave a doubt: then the chain has to be four thresholds long, or the driver has waited long
-enough. Where waiting blocks use half of their capacity the stream does not wait for a longer chain.
+Partitions are read one ahead of the other, and a producer whose broker was away may have written a block before its
+parent. Beginning above such blocks would lose them for good. So the stream begins when everything was read, or when
+every partition was read two seconds past the candidate's Batch, by the time of the records, and the candidate's chain
+is longer than a threshold. Blocks below the candidate that no Batch links to it leave a doubt: then the chain has to be
+four thresholds long, or the driver has waited long enough. Where waiting blocks use half of their capacity the stream
+does not wait for a longer chain.
 """
 
 from __future__ import annotations
@@ -65,16 +62,10 @@ class StartWait:
         caught_up: bool,
         waited: bool,
     ) -> bool:
-        """True when the stream begins with this candidate now.
+        """True when the stream begins with this candidate now; ``unread`` partitions have such positions.
 
-        Arguments:
-            candidate: the block that the stream would begin with.
-            unread: partitions that were not read to their end, and their positions.
-            doubt: whether there are blocks below the candidate that are not linked to it.
-            crowded: whether waiting blocks use half of their capacity.
-            caught_up: whether everything that was on the topics has been read.
-            waited: whether the driver has waited long enough for missing blocks.
-
+        ``doubt``: there are blocks below it that are not linked to it. ``crowded``: half of the capacity for waiting
+        blocks is used. ``waited``: the driver has waited long enough for missing blocks.
         """
         if caught_up and (waited or not doubt):
             return True

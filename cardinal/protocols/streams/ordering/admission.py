@@ -1,12 +1,8 @@
 """Admission rules: blocks that are refused, blocks that lie too low, and forks that leave below the start.
 
-Rules:
-
-1. A block whose parent is no hash or the block itself, or whose number is negative, is refused.
-2. A whitelist pins hashes at heights; another block at such a height is refused. So is a block on the blacklist.
-3. A block that descends from a refused one is refused.
-4. A block below the floor, or below the first block of the stream, is pruned.
-5. A waiting chain that is heavier than the head and can only leave below the start is reported once.
+A block is refused that cannot be (its parent is no hash or itself, its number negative), that a whitelist or blacklist
+excludes, or that descends from a refused one. One below the floor, or below the first block of the stream, is pruned. A
+waiting chain that is heavier than the head and can only leave below the start is reported once.
 """
 
 from __future__ import annotations
@@ -32,12 +28,9 @@ _REPORTED_MAX: Final = 1024
 
 
 class Admission:
-    """Rules 1 to 4.
+    """Refusals and prunings. ``whitelist``: number to the only hash that may stand there. ``blacklist``.
 
-    Arguments:
-        whitelist: number to the only hash that may stand there.
-        blacklist: hashes of blocks that are refused.
-
+    Refused hashes.
     """
 
     def __init__(self, whitelist: Mapping[int, bytes] | None = None, blacklist: Iterable[bytes] = ()) -> None:
@@ -87,7 +80,7 @@ class Admission:
 
 
 class StartForks:
-    """Rule 5, within a budget.
+    """Reports of heavier chains below the start, within a budget.
 
     The search costs the length of the waiting chain, down to its lowest block and up to its heaviest; every block that
     waits adds a few steps, so that the work for a flood stays linear.
@@ -101,12 +94,8 @@ class StartForks:
     def found(self, node: Node, head: Node, start: BlockRef, unlinkable: int) -> ForkBelowStart | None:
         """The report on the chain of a waiting block, None when there is none.
 
-        Arguments:
-            node: the block.
-            head: the newest delivered block.
-            start: the first block of the stream, or the configured one below it.
-            unlinkable: the highest number at which the parent of a block can never be linked.
-
+        ``start``: the first block of the stream, or the configured one below it. ``unlinkable``: the highest number at
+        which the parent of a block can never be linked.
         """
         self._steps = min(self._steps + _STEPS_PER_BLOCK, _STEPS_MAX)
         if node.weight <= head.weight and not self._tree.is_parent(node.hash):

@@ -25,13 +25,7 @@ class OnFinalityViolation(Enum):
 
 
 class Finalizer:
-    """Finality marks of one stream.
-
-    Arguments:
-        marks_of: the marks that a block carries, None where it has none.
-        on_violation: see :class:`OnFinalityViolation`.
-
-    """
+    """Finality marks of one stream. ``marks_of``: the marks that a block carries, None where it has none."""
 
     def __init__(
         self, marks_of: Callable[[BlockHeader], Finality | None] | None, on_violation: OnFinalityViolation

@@ -18,13 +18,9 @@ def rank(node: Node) -> Rank:
 
 
 def best_tip(tree: ForkTree, head: Node, fresh: Sequence[Node]) -> Node | None:
-    """The new head among newly linked blocks, or None where the head stays.
+    """The new head among blocks that were just linked, each with all that descends from it.
 
-    Arguments:
-        tree: the graph.
-        head: the newest delivered block.
-        fresh: the blocks that were just linked, and with each all that descends from it.
-
+    None where the head stays.
     """
     if not fresh:
         return None

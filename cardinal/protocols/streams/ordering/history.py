@@ -71,16 +71,7 @@ class ChainHistory:
         return self._first - number <= self._most - len(self)
 
     def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
-        """Extend the history downwards.
-
-        Arguments:
-            parents: hash to parent hash, of any blocks (:attr:`Parents.links`).
-            floor: the number below which nothing was delivered.
-
-        Returns:
-            The number of blocks added.
-
-        """
+        """Extend the history by parent links of any blocks, down to ``floor``; returns the number of blocks added."""
         found: list[bytes] = []
         capacity = min(self._first - floor, self._most - len(self))
         current = parents.get(self._hashes[0]) if self._hashes else None
@@ -95,12 +86,7 @@ class ChainHistory:
 
 
 class Parents:
-    """Parent links of Batches, hash to parent hash; a hash whose Batches disagree has none.
-
-    Attributes:
-        links: the links.
-
-    """
+    """Parent links of Batches, hash to parent hash; a hash whose Batches disagree has none."""
 
     def __init__(self) -> None:
         self.links: dict[bytes, bytes] = {}

@@ -69,7 +69,7 @@ class Orderer:
     """The delivered chain of one stream, and the blocks that may still join it.
 
     Arguments:
-        start: the last block already delivered; None chooses by rule 6.
+        start: the last block already delivered; None: one is chosen by :mod:`.start`.
         start_weight: its weight; None counts as 0.
         reorg_threshold: blocks below the head that a reorg may reach.
         whitelist: number to the only hash that may stand there.
@@ -258,9 +258,7 @@ class Orderer:
     def candidate(self, incomplete: Iterable[BlockHeader] = ()) -> StartCandidate | None:
         """The block with which the stream would begin now; None where it may not. The work grows with the blocks.
 
-        Arguments:
-            incomplete: the Batches of blocks whose content is missing.
-
+        ``incomplete``: the Batches of blocks whose content is missing.
         """
         if self._head is not None or not len(self._tree):
             return None
@@ -330,14 +328,10 @@ class Orderer:
     # --- deep reorgs -----------------------------------------------------------------------------------------
 
     def graft(self, ancestor: BlockRef, blocks: Iterable[Completed]) -> list[ChainUpdate]:
-        """Take the blocks of a reorg that leaves the delivered chain at ``ancestor``, however deep.
+        """Take the blocks of a reorg that leaves the delivered chain at ``ancestor``, however deep, parents first.
 
-        They are held below the threshold too until :meth:`settle`, and win when they are heavier.
-
-        Arguments:
-            ancestor: a block for which :meth:`reach` returns ``ON_CHAIN``.
-            blocks: the blocks above it, parents first.
-
+        The ancestor is ``ON_CHAIN``. They are held below the threshold too until :meth:`settle`, and win when they are
+        heavier.
         """
         tree = self._tree
         unheld = list(takewhile(lambda ref: ref.hash not in tree, self._history.upwards(ancestor.number)))
@@ -360,11 +354,9 @@ class Orderer:
             self._prune()
 
     def recall(self, parents: Mapping[bytes, bytes]) -> int:
-        """Extend the history of the delivered chain downwards; returns by how many blocks.
+        """Extend the history of the delivered chain downwards, by parent links of older blocks.
 
-        Arguments:
-            parents: hash to parent hash, of older blocks.
-
+        Returns by how many blocks.
         """
         held = {node.hash: node.parent for node in self._tree if node.delivered and node.parent is not None}
         return self._history.recall({**parents, **held}, self._root)

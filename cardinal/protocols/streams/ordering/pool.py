@@ -16,14 +16,7 @@ from .forktree import Node, Rank
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A complete block that the orderer evicted because too many were held; the chain may need it later.
-
-    Attributes:
-        ref, parent: of the block.
-        size: bytes of its content.
-        reason: the bound that was reached.
-
-    """
+    """A complete block that the orderer evicted because too many were held; the chain may need it later."""
 
     ref: BlockRef
     parent: bytes
@@ -32,14 +25,9 @@ class Evicted:
 
 
 class Pool:
-    """Blocks that share a bound.
+    """Blocks that share a bound: ``most`` blocks, ``most_bytes`` of content.
 
-    Arguments:
-        most: blocks.
-        most_bytes: bytes of their content (:attr:`~.forktree.Node.size`).
-        rank: the block with the lowest rank is evicted first.
-        free: True for a block that may be evicted; one that may not is re-queued by :meth:`requeue`.
-
+    The one with the lowest ``rank`` is evicted first. One that is not ``free`` is not evicted until :meth:`requeue`.
     """
 
     def __init__(

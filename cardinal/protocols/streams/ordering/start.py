@@ -30,11 +30,7 @@ from .forktree import ForkTree, Node
 class StartCandidate:
     """Block with which a stream would begin now.
 
-    Attributes:
-        start: the lowest complete block of a chain.
-        length: the complete blocks of that chain.
-        lowest: the number of the lowest complete block of all.
-
+    ``length``: the complete blocks of its chain; ``lowest``: the number of the lowest complete block of all.
     """
 
     start: BlockRef
@@ -43,7 +39,7 @@ class StartCandidate:
 
 
 class _Chain(NamedTuple):
-    """Chain of rule 3 up to one block: its lowest complete block, its count of complete blocks, that block's number."""
+    """Chain of complete blocks, and incomplete ones that have a Batch, up to one block of this number."""
 
     start: Node
     length: int
@@ -70,15 +66,11 @@ class StartRule:
         return sum(1 for _ in tree.ancestors(min(tree, key=rank))) > self._threshold
 
     def candidate(self, tree: ForkTree, incomplete: Iterable[BlockHeader]) -> StartCandidate:
-        """The start for a patient reader; the graph is not empty.
+        """The start for a patient reader; the graph is not empty. ``incomplete``.
 
-        Of the chains that are longer than the threshold the one with the lowest start: blocks that stand higher and are
-        not linked to it come through a reorg channel, or wait for missing ones. Without such a chain, the heaviest.
-
-        Arguments:
-            tree: the complete blocks.
-            incomplete: the Batches of blocks whose content is missing.
-
+        Batches of blocks whose content is missing. Of the chains that are longer than the threshold the one with the
+        lowest start: blocks that stand higher and are not linked to it come through a reorg channel, or wait for
+        missing ones. Without such a chain, the heaviest.
         """
         between = {header.hash: header for header in incomplete if header.hash not in tree}
         chains: dict[bytes, _Chain] = {}

@@ -91,15 +91,8 @@ class SealQueue:
     def add(self, block_hash: bytes, parent: bytes, announced: Iterable[bytes] = ()) -> None:
         """Add a block whose messages are being sent; also the way to resend a failed block.
 
-        Arguments:
-            block_hash: the block.
-            parent: its parent.
-            announced: ids of sub batches whose content comes later.
-
-        Raises:
-            LocalProtocolError: the block is in flight and has not failed; it has another parent than before; it is
-                its own ancestor.
-
+        ``announced``: ids of sub batches whose content comes later. LocalProtocolError where the block is in flight and
+        has not failed, had another parent before, or is its own ancestor.
         """
         entry = self._entries.get(block_hash)
         if entry is None:
@@ -122,12 +115,7 @@ class SealQueue:
         return next(iter(self._line), None)
 
     def hand_over(self, block_hash: bytes) -> None:
-        """Note that the Batch of a block in the line is being sent.
-
-        Raises:
-            KeyError: the block does not stand in the line.
-
-        """
+        """Note that the Batch of a block in the line is being sent."""
         del self._line[block_hash]
         self._entries[block_hash].state = _State.SENT
 

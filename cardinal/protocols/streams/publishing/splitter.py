@@ -1,17 +1,12 @@
 """Splitter of a payload into its messages (specification, Producers): the Batch comes last.
 
-Rules:
-
-1. ``schema`` maps regular expressions to topics. Each expression is anchored as a whole at the start of a path;
-   the text that it matched is the prefix that is counted, so one expression can count under many prefixes
-   (:mod:`.topic_schema`).
-2. A path that no expression matches travels inside the Batch.
-3. Everything is checked before the first message is returned; a refusal names the path.
-4. Messages come sorted by path within their kind, so that equal payloads split into equal lists.
-5. A sub batch that is announced without content (None) stands in the Batch under its id in hex until
-   :func:`name_sub_batch` sets the path of its content. Consumers follow it by the path, and the path chooses its
-   topic; and redundant producers, of which one had the content at once, must write equal Batches. A Batch waits for
-   its sub batches (:mod:`.sealing`), so there is always time for that.
+1. ``schema`` maps regular expressions to topics, anchored at the start of a path; the text that one matched is the
+   prefix that is counted (:mod:`.topic_schema`). A path that no expression matches travels inside the Batch.
+2. Everything is checked before the first message is returned; a refusal names the path.
+3. Messages come sorted by path within their kind, so that equal payloads split into equal lists.
+4. A sub batch that is announced without content (None) stands in the Batch under its id in hex until
+   :func:`name_sub_batch` sets its content's path: redundant producers, of which one had the content at once, must write
+   equal Batches. A Batch waits for its sub batches (:mod:`.sealing`), so there is always time for that.
 """
 
 from __future__ import annotations
@@ -59,10 +54,7 @@ def _router(schema: tuple[tuple[str, str], ...]) -> Router:
 def split(payload: Payload, schema: Mapping[str, str], default_topic: str) -> list[Routed]:
     """The messages of a payload, the Batch last and on the default topic.
 
-    Arguments:
-        payload: the block; a sub batch that is None is announced without content (rule 5).
-        schema: regular expression to topic.
-        default_topic: the topic of the Batch.
+    ``schema``: regular expression to topic. A sub batch that is None is announced without content (rule 4).
 
     Raises:
         SplitError: the payload contradicts itself or the schema; ``path`` names the entry.
@@ -184,11 +176,8 @@ def split_sub_batch(
 ) -> list[Routed]:
     """The messages of one sub batch: header, deletes at index 0 if there are any, then one message per update.
 
-    Its topic is the one that its path's expression names, else the default topic.
-
-    Raises:
-        SplitError: an invalid id, a path that several expressions match or that cannot be encoded.
-
+    Its topic is the one that its path's expression names, else the default topic. SplitError for an invalid id, or a
+    path that several expressions match or that cannot be encoded.
     """
     _check_batch_id(batch_id)
     route = _router(tuple(schema.items())).route(sub_batch.path)
@@ -209,14 +198,7 @@ def split_sub_batch(
 def name_sub_batch(batch: Routed, batch_id: bytes, path: str) -> Routed:
     """The Batch with the path of a sub batch that was announced without content, once its content came.
 
-    Arguments:
-        batch: a Batch as :func:`split` made it.
-        batch_id: the sub batch.
-        path: its content's path.
-
-    Raises:
-        SplitError: the Batch announces no such sub batch, or has another entry at the path.
-
+    SplitError where the Batch announces no such sub batch, or has another entry at the path.
     """
     message = decode(batch.key, batch.value)
     entries = dict(message.updates) if isinstance(message, Batch) else {}
@@ -242,6 +224,8 @@ def split_reorg(
 ) -> tuple[Routed, list[Routed]]:
     """The messages of a reorg that is deeper than the threshold (specification, Reorg Handling).
 
+    Raises as :func:`split`.
+
     Arguments:
         ancestor: the last common block.
         payloads: the blocks above it on the new chain, oldest first.
@@ -250,9 +234,6 @@ def split_reorg(
 
     Returns:
         The announcement for the default topic, which has to be acknowledged first; and the channel's messages in order.
-
-    Raises:
-        SplitError: see :func:`split`.
 
     """
     channel = reorg_topic(default_topic, ancestor.hash)

@@ -1,24 +1,17 @@
 """Rank of redundant producers, and the order in which they publish a block: a pure state machine.
 
-Rules:
-
 1. Producers are ranked by their configured ids, lowest first, among those that live. The lowest sends at once; rank r
    waits r steps, and then sends what is not done by then. The steps count from when the block was offered, or when the
-   one before it was done: a producer that is busy sending much is not overtaken.
-   A lowest one that has not read for longer than a step (it was stopped, or is short of processor time) may have missed
-   what was done meanwhile: it reads first.
-2. A block is done when a sealed Batch of it was read, of any producer, or when all its messages were. A Batch without
-   the seal proves nothing: its producer may have died before the rest. A done block is skipped, also by the lowest.
-3. Blocks are sent in the order in which they were offered: none before its parent. Each is judged by itself: a
-   block is never skipped because its child is done.
+   one before it was done: a producer that is busy sending much is not overtaken. A lowest one that has not read for
+   longer than a step may have missed what was done meanwhile: it reads first.
+2. A block is done when a sealed Batch of it was read, of any producer. A Batch without the seal proves nothing: its
+   producer may have died before the rest. A done block is skipped, also by the lowest.
+3. Blocks are sent in the order in which they were offered, each judged by itself.
 4. A producer lives while records of its own come, pings or Batches. Its last one may be ``alive`` older than the newest
-   record of any producer, by the topic's clock, so that a reader that lags behind takes no producer for dead. The
-   producers are known from the beginning by the records that were read before the first offer.
+   record of any producer, by the topic's clock, so that a reader that lags behind takes no producer for dead.
 
 Time here is the time *up to which the stream has been read* (seconds; any clock that goes forward). So a reader that
-lags waits for longer; it does not send blocks that others sealed long before. At worst a block is sent twice.
-
-A block moves: offered -> WAIT -> SEND or SKIP; or at once to SEND or SKIP.
+lags waits for longer. At worst a block is sent twice.
 """
 
 from __future__ import annotations
@@ -126,14 +119,7 @@ class Peers:
 
 
 class Standby:
-    """One producer's part.
-
-    Arguments:
-        me: our configured id.
-        step: seconds between two ranks.
-        peers: the live producers.
-
-    """
+    """One producer's part: ``me`` is its configured id, ``step`` the seconds between two ranks."""
 
     def __init__(self, me: str, step: float, peers: Peers) -> None:
         if step <= 0:

@@ -1,20 +1,18 @@
 """Topic schema, compiled: the topic that a path travels on, and the prefix that it is counted under.
 
-Rules:
+An expression is anchored as a whole at the start of a path; no text, no match. Two that match one path are refused.
 
-1. An expression is anchored as a whole at the start of a path. The text that it matched is the counted prefix; no text,
-   no match. Two expressions that match one path are refused.
-2. Most paths of a block share a few directories, and for most directories (all up to a "/") the route is the same
-   for every path below. :meth:`Router.runs` groups paths by directory, :meth:`Router.directory` finds the route once.
-   It holds for an expression every part of which is a plain character or a class that does not match "/", none of them
-   a "/" that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
+Most paths of a block share a few directories, and for most directories (all up to a "/") the route is the same for
+every path below. :meth:`Router.runs` groups paths by directory, :meth:`Router.directory` finds the route once. That
+holds for an expression every part of which is a plain character or a class that does not match "/", none of them a "/"
+that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
 
-   - inside the directory, where the directory has more "/" than the expression, or as many and the expression ends in
-     one: the rest of the path cannot change it;
-   - nowhere, where the directory has fewer: a path that lies directly in it has no more.
+- inside the directory, where the directory has more "/" than the expression, or as many and the expression ends in one:
+  the rest of the path cannot change it;
+- nowhere, where the directory has fewer: a path that lies directly in it has no more.
 
-   Only where they are as many and the expression continues after its last "/" is the complete path needed.
-   Schemas with other expressions are matched path by path.
+Only where they are as many and the expression continues after its last "/" is the complete path needed. Schemas with
+other expressions are matched path by path.
 """
 
 from __future__ import annotations
@@ -62,15 +60,7 @@ class Unsure(Enum):
 
 
 class Router:
-    """A compiled schema.
-
-    Arguments:
-        schema: expression and topic.
-
-    Raises:
-        ConfigurationError: an expression does not compile, or matches everything.
-
-    """
+    """A compiled schema. ConfigurationError where an expression does not compile, or matches everything."""
 
     def __init__(self, schema: tuple[tuple[str, str], ...]) -> None:
         try:
@@ -114,9 +104,7 @@ class Router:
     def route(self, path: str) -> Route | None:
         """The topic and counted prefix of a path, None where it travels in the Batch.
 
-        Raises:
-            SplitError: several expressions match it.
-
+        SplitError where several expressions match.
         """
         found = self._matching(path)
         if len(found) > 1:
@@ -125,12 +113,7 @@ class Router:
         return found[0] if found else None
 
     def directory(self, directory: str) -> Route | Unsure | None:
-        """The result of :meth:`route` for every path in a directory (empty, or up to and with a path's last "/").
-
-        Raises:
-            SplitError: several expressions match every path in it.
-
-        """
+        """The result of :meth:`route` for every path in a directory (empty, or up to and with a path's last "/")."""
         if not self._plain or directory.count("/") in self._open_ended:
             return Unsure.NEEDS_PATH
         return self.route(directory)

@@ -1,12 +1,8 @@
 """Attribution of records to the producers of a quorum, and the policy's text.
 
-Rules:
-
-1. A record's producer is named by its header ``cardinal-producer``; no header is the id ``anonymous``. Any client that
-   may write to a topic may write that header: it is authentic only where the broker's access rules bind principals to
-   topics.
-2. Records of producers that are not in the list do not count; each of the first such producers is reported once
-   (:class:`~.events.Untrusted`).
+A record's producer is named by its header ``cardinal-producer``; no header is the id ``anonymous``. Any client that may
+write to a topic may write that header: it is authentic only where the broker's access rules bind principals to topics.
+Records of producers that are not in the list do not count; each of the first such producers is reported once.
 """
 
 from __future__ import annotations
@@ -27,9 +23,7 @@ _ID_SHOWN: Final = 128
 def parse_policy(policy: str) -> int | None:
     """The number of producers that have to agree: None for ``first``, k for ``quorum:k``.
 
-    Raises:
-        ConfigurationError: it is neither.
-
+    ConfigurationError for others.
     """
     if policy == "first":
         return None

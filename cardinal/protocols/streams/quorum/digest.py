@@ -67,14 +67,7 @@ class Vote:
 
 
 def vote_of(event: Completed, recent: RecentBlock, volatile: Volatile) -> Vote:
-    """The vote for a producer's complete copy.
-
-    Arguments:
-        event: its completion.
-        recent: the messages that are held of it.
-        volatile: the paths whose values may differ.
-
-    """
+    """The vote for a producer's complete copy, of which these messages are held."""
     block = cast("Payload", event.payload)
     digest = blake2b(repr((block.number, block.parent, block.weight)).encode(), digest_size=32)
     if recent.candidate is not None:

@@ -1,7 +1,5 @@
 """Policy ``quorum:k``: one :class:`Reassembler` for each producer, and a table of votes.
 
-Rules:
-
 1. Each producer has a Reassembler of its own, with an equal share of the bounds, for its records alone. So a
    producer that lies, floods or contradicts itself spoils its own copies and uses up its own share.
 2. A complete copy is a vote (:mod:`.digest`). When k votes for a block are equal it is delivered, once, with the
@@ -9,13 +7,10 @@ Rules:
    or later when that copy becomes complete or falls below the threshold.
 3. Of too many votes of a producer those farthest from the head are evicted, and its Reassembler forgets those blocks:
    their records, re-read, make the vote again.
-4. A block that is not delivered is overdue when its votes have waited, or a copy has been incomplete, for as many
-   completed blocks as the deadline. It is reported once, with the producers that agree and what the others lack.
+4. A block is overdue when its votes have waited, or a copy has been incomplete, for as many completed blocks as the
+   deadline. It is reported once, with the producers that agree and what the others lack.
 5. The header of such a block is accepted where k producers' Batches give the same: one producer cannot forge it.
-   A :class:`~.events.Stale` gives the number of one producer's copy, and the producer.
 6. Messages that are supplied complete the copies that producers began. A Batch cannot be supplied.
-7. Records of producers that are not in the list do not count. Pings and announcements of reorg channels belong to no
-   block: they are events of any producer.
 """
 
 from __future__ import annotations
@@ -153,17 +148,10 @@ class Decision(RecentBlock):
 
 
 class QuorumReassembler:
-    """Blocks under assembly of several producers. It has the methods of a Reassembler.
+    """Blocks under assembly of several producers, ``k`` of which have to agree.
 
-    Arguments:
-        k: the number of producers that have to agree.
-        producers: the ids of those that count.
-
-    The others are the Reassembler's.
-
-    Raises:
-        ConfigurationError: ``k`` or ``producers`` cannot work together, or what the Reassembler raises.
-
+    It has a Reassembler's methods and arguments. ``producers``: the ids of those that count. ConfigurationError where
+    both cannot work together.
     """
 
     def __init__(

@@ -84,12 +84,7 @@ def _encode_batch(message: Batch) -> tuple[bytes, bytes]:
 def encode_batch(
     block_hash: bytes, number: int, weight: int, parent: bytes, entries: list[avro.Entry]
 ) -> tuple[bytes, bytes]:
-    """The key and value of a Batch, made of its parts, as by :func:`encode`. The entries come in any order.
-
-    Raises:
-        EncodeError: a field has no place on the wire.
-
-    """
+    """The key and value of a Batch, made of its parts, entries in any order. EncodeError as by :func:`encode`."""
     _need_hash("hash", block_hash)
     _need_hash("parent", parent)
     _need_range("number", number, 0, avro.LONG_MAX)

@@ -54,12 +54,9 @@ _SCHEMA: Final = parse_schema(RANGES_SCHEMA)
 class BlockRanges(NamedTuple):
     """Content of the header.
 
-    Attributes:
-        log: the name of the log that the offsets belong to, such as the id of a Kafka cluster.
-        size: bytes of keys and values of these messages.
-        ranges: for every partition the offset of the first of them, and the one after the last.
-        values: by path, those of them that decide about the chain.
-
+    ``log`` names the log that the offsets belong to, such as the id of a Kafka cluster. ``ranges`` has for every
+    partition the offset of the first message, and the one after the last; ``size`` their bytes of keys and values.
+    ``values``: by path, those of them that decide about the chain.
     """
 
     log: str
