@@ -137,11 +137,9 @@ class Sending(Protocol):
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send what need not wait for the queue."""
-        ...
 
     def finish(self, publication: Publication, done: Done) -> None:
         """Send the rest, now that the queue has freed it."""
-        ...
 
 
 class Plain:

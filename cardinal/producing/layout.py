@@ -19,9 +19,7 @@ class Stream(Topics, Protocol):
     @property
     def topics(self) -> Mapping[str, str]:
         """The schema: regular expression to topic."""
-        ...
 
     @property
     def finality_paths(self) -> tuple[str, str] | None:
         """The paths of the highest safe and the highest finalized block number; None without such."""
-        ...

@@ -73,7 +73,7 @@ _SCHEMA: Final[Any] = parse_schema(
                 },
             },
             {"name": "open", "type": "bytes"},
-            {"name": "done", "type": "bytes"},
+            {"name": "done", "type": "bytes"},  # of earlier releases; written empty
             {"name": "safe", "type": _OPTIONAL},
             {"name": "finalized", "type": _OPTIONAL},
             # at most one of each: the first delivered block, the tip that violated finality and at which number
@@ -103,7 +103,6 @@ class Cursor:
         next: for every partition the offset after the last record taken into account.
         floor: for every partition the lowest offset that resuming has to re-read.
         open: first 8 bytes of the hashes of blocks that were not complete.
-        done: first 8 bytes of the hashes of blocks that were completed and may be read twice.
         finality: the finality marks at the head.
         violation: the switch that set the finality latch.
         start: the first block that was delivered, None before it.
@@ -122,7 +121,6 @@ class Cursor:
     next: Mapping[Partition, int] = field(default_factory=dict)
     floor: Mapping[Partition, int] = field(default_factory=dict)
     open: frozenset[bytes] = frozenset()
-    done: frozenset[bytes] = frozenset()
     finality: Finality | None = None
     violation: FinalityViolated | None = None
     start: BlockRef | None = None
@@ -157,7 +155,7 @@ class Cursor:
                 "missing": [index for index, ref in enumerate(self.ring) if ref.hash in self.missing],
                 "topics": self._topics(),
                 "open": b"".join(sorted(self.open)),
-                "done": b"".join(sorted(self.done)),
+                "done": b"",
                 "safe": finality.safe,
                 "finalized": finality.finalized,
                 "start": _refs(self.start),
@@ -232,7 +230,6 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
         next=next_,
         floor=floor,
         open=frozenset(_pieces(fields["open"], _PREFIX_SIZE)),
-        done=frozenset(_pieces(fields["done"], _PREFIX_SIZE)),
         finality=None if safe is None and finalized is None else Finality(safe, finalized),
         violation=_violation(_one(fields["violator"]), fields["violated"]),
         start=start,

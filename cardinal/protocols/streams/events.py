@@ -24,22 +24,18 @@ class BlockHeader(Protocol):
     @property
     def number(self) -> int:
         """Block number."""
-        ...
 
     @property
     def hash(self) -> bytes:
         """32 bytes."""
-        ...
 
     @property
     def parent(self) -> bytes:
         """32 bytes."""
-        ...
 
     @property
     def weight(self) -> int:
         """The weight that fork choice compares."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

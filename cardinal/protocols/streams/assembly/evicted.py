@@ -49,7 +49,6 @@ class EvictedBlocks:
         self._records = 0
         self._named: dict[bytes, EvictedBlock] = {}
         self._others: EvictedBlock | None = None
-        self._floor: dict[Partition, int] | None = {}
         self.get = self._named.get
 
     def __len__(self) -> int:
@@ -86,8 +85,6 @@ class EvictedBlocks:
         if before is not None:
             links, positions = before.links.union(links), lowest(before.positions, positions)
         self._named[block_hash] = EvictedBlock(links, positions, self._records)
-        if self._floor is not None:
-            self._floor = lowest(self._floor, positions)
         if len(self._named) > self._most:
             other = self._named.pop(next(iter(self._named)))
             others = () if self._others is None else (self._others.positions,)
@@ -98,8 +95,6 @@ class EvictedBlocks:
         partition, offset = (record[0], record[1]), record[2]
         if offset < block.positions.get(partition, offset + 1):
             block.positions[partition] = offset
-            if self._floor is not None and offset < self._floor.get(partition, offset + 1):
-                self._floor[partition] = offset
 
     def linked(self, block_hash: bytes, link: Link) -> None:
         """Note parent and number of a Batch that was taken: of several copies each may name others."""
@@ -109,8 +104,7 @@ class EvictedBlocks:
 
     def discard(self, block_hash: bytes) -> None:
         """A block needs no re-reading."""
-        if self._named.pop(block_hash, None) is not None:
-            self._floor = None
+        self._named.pop(block_hash, None)
 
     def read(self, records: int) -> None:
         """Count records read, and forget old evictions."""
@@ -119,14 +113,12 @@ class EvictedBlocks:
         while self._named and next(iter(self._named.values())).at < oldest:
             self.discard(next(iter(self._named)))
         if self._others is not None and self._others.at < oldest:
-            self._others = self._floor = None
+            self._others = None
 
     def floor(self, positions: Mapping[Partition, int]) -> dict[Partition, int]:
         """The offsets from which a reader at ``positions`` re-reads all evicted messages."""
-        if self._floor is None:
-            others = () if self._others is None else (self._others.positions,)
-            self._floor = lowest(*others, *(block.positions for block in self._named.values()))
-        return self._reach(self._floor, positions)
+        others = () if self._others is None else (self._others.positions,)
+        return self._reach(lowest(*others, *(block.positions for block in self._named.values())), positions)
 
     def reread(
         self, positions: Mapping[Partition, int], needed: Callable[[bytes, EvictedBlock], bool], *, others: bool
@@ -144,7 +136,6 @@ class EvictedBlocks:
             found = self._reach(block.positions, positions)
             if all(begin.get(partition, offset + 1) <= offset for partition, offset in found.items()):
                 del self._named[block_hash]
-        self._floor = None
         return begin, frozenset(wanted)
 
     def head_moved(self, number: int) -> None:

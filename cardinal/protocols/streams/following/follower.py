@@ -340,20 +340,20 @@ class Follower:
         if self._records >= self._look_at:
             self._look_at = self._records + 1 + self._look_at_blocks() // _LOOK_SHARE
         floor, names = dict(self._needed[0]), self._needed[1]
-        lower(floor, self._evicted.floor(self._positions))
         lower(floor, self._channels.positions())
         return CursorSnapshot(floor, names, self._channels.open())
 
     def _look_at_blocks(self) -> int:
-        """Find the lowest offset of any block that is held, and the names of open ones; returns their number.
+        """Find the lowest offset of any held or evicted block, and the names of open ones; returns their number.
 
         The result stays safe for a while, as a block that was opened since begins at the reader's position then, or
-        above. So many held blocks are scanned less often.
+        above. So many blocks are scanned less often.
         """
         opened = self.reassembler.open_blocks()
         self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)
         floor = dict(self._positions)
         lower(floor, self.reassembler.open_positions())
+        lower(floor, self._evicted.floor(self._positions))
         for block_hash, begins in list(self._block_positions.items()):
             waits = self.orderer.waits(block_hash)
             if waits is None:
@@ -365,7 +365,7 @@ class Follower:
         # A quiet suspect stays quiet after the next restart: what is named there is reported.
         named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
-        return len(self._block_positions) + len(opened)
+        return len(self._block_positions) + len(opened) + len(self._evicted)
 
     def _end_step(self, snapshot: CursorSnapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
         snapshot.add_channels(self._channels.open())

@@ -74,19 +74,13 @@ class SealQueue:
         self._entries: dict[bytes, _Entry] = {}
         self._children: dict[bytes, dict[bytes, None]] = {}
         self._line: OrderedDict[bytes, None] = OrderedDict()
-        self._in_flight = 0
         self._first: bytes | None = None
         self._first_done = False
         self._behind_first: dict[bytes, None] = {}
 
     def __len__(self) -> int:
         """Blocks that are not sealed and acknowledged yet."""
-        return self._in_flight
-
-    def __contains__(self, block_hash: bytes) -> bool:
-        """Return True for a block that is in flight."""
-        entry = self._entries.get(block_hash)
-        return entry is not None and entry.state is not _State.SEALED
+        return sum(entry.state is not _State.SEALED for entry in self._entries.values())
 
     def add(self, block_hash: bytes, parent: bytes, announced: Iterable[bytes] = ()) -> None:
         """Add a block whose messages are being sent; also the way to resend a failed block.
@@ -100,13 +94,11 @@ class SealQueue:
                 raise LocalProtocolError(f"block {block_hash.hex()} is its own ancestor")
             self._entries[block_hash] = entry = _Entry(parent)
             self._children.setdefault(parent, {})[block_hash] = None
-            self._in_flight += 1
         elif entry.state not in _RESENDABLE:
             raise LocalProtocolError(f"block {block_hash.hex()} is already being sent")
         elif entry.parent != parent:
             raise LocalProtocolError(f"block {block_hash.hex()} was added with another parent, {entry.parent.hex()}")
         else:
-            self._in_flight += entry.state is _State.SEALED
             self._stop(block_hash)
         entry.begin(announced)
 
@@ -139,7 +131,6 @@ class SealQueue:
         if entry is None or entry.state is not _State.SENT:
             return
         entry.state = _State.SEALED
-        self._in_flight -= 1
         self._forget(block_hash)
         if block_hash == self._first:
             self._first, self._first_done = None, True
