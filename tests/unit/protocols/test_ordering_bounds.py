@@ -49,8 +49,8 @@ def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> Non
     feed(orderer, run("a", 2, 6, "1a"))
     reason = "too many blocks wait for a parent"
     assert orderer.take_reports() == [
-        Evicted(BlockRef(5, h("5a")), h("4a"), 0, reason),
-        Evicted(BlockRef(6, h("6a")), h("5a"), 0, reason),
+        Evicted(BlockRef(5, h("5a")), h("4a"), {}, reason),
+        Evicted(BlockRef(6, h("6a")), h("5a"), {}, reason),
     ]
     feed(orderer, [header("3z", "2z", 3)])
     assert evicted(orderer.take_reports()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
@@ -286,7 +286,7 @@ def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
 def test_an_orderer_without_a_start_knows_nothing() -> None:
     orderer = Orderer()
     assert orderer.first == 0
-    assert orderer.waits(h("1a")) is None
+    assert not orderer.waits(h("1a"))
     assert orderer.caught_up() == []
     assert orderer.reach(BlockRef(0, h("0g"))) is Reach.AHEAD
     assert orderer.bridge(block("1a", "0g")) == []

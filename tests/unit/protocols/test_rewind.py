@@ -219,10 +219,10 @@ def test_a_rewind_for_blocks_without_a_name_is_repeated_after_as_many_records_as
         return began
 
     assert due(wanted=False)
-    rewind.read(99)
+    evicted.read(99)
     assert not due(wanted=False)
     assert due(wanted=True)
-    rewind.read(99)
+    evicted.read(99)
     assert not due(wanted=False)
-    rewind.read(1)
+    evicted.read(1)
     assert due(wanted=False)

@@ -46,7 +46,8 @@ class EvictedBlocks:
     def __init__(self, distance: int, most: int = NAMED_MAX) -> None:
         self._distance = distance
         self._most = most
-        self._records = 0
+        self.records = 0
+        """Records read so far."""
         self._named: dict[bytes, EvictedBlock] = {}
         self._others: EvictedBlock | None = None
         self.get = self._named.get
@@ -84,7 +85,7 @@ class EvictedBlocks:
         before = self._named.pop(block_hash, None)
         if before is not None:
             links, positions = before.links.union(links), lowest(before.positions, positions)
-        self._named[block_hash] = EvictedBlock(links, positions, self._records)
+        self._named[block_hash] = EvictedBlock(links, positions, self.records)
         if len(self._named) > self._most:
             other = self._named.pop(next(iter(self._named)))
             others = () if self._others is None else (self._others.positions,)
@@ -108,8 +109,8 @@ class EvictedBlocks:
 
     def read(self, records: int) -> None:
         """Count records read, and forget old evictions."""
-        self._records += records
-        oldest = self._records - self._distance
+        self.records += records
+        oldest = self.records - self._distance
         while self._named and next(iter(self._named.values())).at < oldest:
             self.discard(next(iter(self._named)))
         if self._others is not None and self._others.at < oldest:

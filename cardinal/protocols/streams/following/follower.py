@@ -11,6 +11,7 @@ passed the cursor's ``next``: until then complete blocks are collected, and then
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,12 +132,9 @@ class Follower:
         self._seen_batch = self._caught_up = False
         self._waiting_at_opening: list[BlockRef] | None = None
         """Blocks that waited for their parents when everything was read; None before."""
-        self._block_positions: dict[bytes, Mapping[Partition, int]] = {}
-        """First offsets of the messages of complete blocks."""
         self._needed: tuple[Mapping[Partition, int], frozenset[bytes]] = {}, frozenset()
         self._look_at = 0
         self._snapshot_now = CursorSnapshot({}, frozenset(), ())
-        self._records = 0
         self._needs_rewind = False
         cursor = cursor or Cursor(settings.fingerprint(), settings.app, settings.chain, 0, (), 0)
         self.orderer.check_delivered(cursor.ring)
@@ -288,7 +286,7 @@ class Follower:
         # While resuming nothing is judged: re-read records may belong to blocks that were delivered long ago.
         for block_hash in () if self.resuming else self._missing.proven(positions, watermarks):
             self._judge_absent(block_hash, out, may_abandon=may_abandon)
-        self._rewind.read(len(records))
+        self._evicted.read(len(records))
         if self._rewind.is_back(positions):
             self._rewind.judge()
             self.reassembler.reread({}, ())
@@ -324,7 +322,6 @@ class Follower:
                 self._positions.setdefault(partition, offset)
             self._look_at = 0
         snapshot = self._snapshot()
-        self._records += len(records)
         self._positions = dict(positions)
         for partition, offset in positions.items():
             if offset > self._next.get(partition, -1):
@@ -337,8 +334,8 @@ class Follower:
         """The snapshot of what resuming needs now."""
         if self.resuming:
             return CursorSnapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
-        if self._records >= self._look_at:
-            self._look_at = self._records + 1 + self._look_at_blocks() // _LOOK_SHARE
+        if self._evicted.records >= self._look_at:
+            self._look_at = self._evicted.records + 1 + self._look_at_blocks() // _LOOK_SHARE
         floor, names = dict(self._needed[0]), self._needed[1]
         lower(floor, self._channels.positions())
         return CursorSnapshot(floor, names, self._channels.open())
@@ -354,18 +351,14 @@ class Follower:
         floor = dict(self._positions)
         lower(floor, self.reassembler.open_positions())
         lower(floor, self._evicted.floor(self._positions))
-        for block_hash, begins in list(self._block_positions.items()):
-            waits = self.orderer.waits(block_hash)
-            if waits is None:
-                del self._block_positions[block_hash]
-            elif waits:
-                lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= AGE_MAX})
-            else:
-                lower(floor, begins)
+        held = self.orderer.positions()
+        for begins, waits in held:
+            oldest = AGE_MAX if waits else math.inf
+            lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= oldest})
         # A quiet suspect stays quiet after the next restart: what is named there is reported.
         named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
-        return len(self._block_positions) + len(opened) + len(self._evicted)
+        return len(held) + len(opened) + len(self._evicted)
 
     def _end_step(self, snapshot: CursorSnapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
         snapshot.add_channels(self._channels.open())
@@ -428,7 +421,6 @@ class Follower:
         for outcome in outcomes:
             if isinstance(outcome, Graft):
                 updates = self.orderer.graft(outcome.ancestor, outcome.blocks)
-                self._block_positions |= {block.payload.hash: block.positions for block in outcome.blocks}
                 self._order(updates, out)
             else:
                 out.append(outcome)
@@ -447,7 +439,6 @@ class Follower:
                 self._evict(surplus.payload.hash, surplus.payload.number, surplus.payload.parent, surplus.positions)
             return
         updates = self.orderer.receive(event)
-        self._block_positions[block.hash] = event.positions
         if not updates and self._judging and self.orderer.awaited(block.parent):
             self._missing.suspect(block.parent, self._settings.reorg_threshold, block.number - 1)
         self._order(updates, out)
@@ -467,9 +458,8 @@ class Follower:
                 self._partial.pop(block.hash, None)
         for report in self.orderer.take_reports():
             if isinstance(report, Evicted):
-                positions = self._block_positions.pop(report.ref.hash, {})
-                out.append(Overflow(report.ref.hash, report.ref.number, positions, report.reason))
-                self._evict(report.ref.hash, report.ref.number, report.parent, positions)
+                out.append(Overflow(report.ref.hash, report.ref.number, report.positions, report.reason))
+                self._evict(report.ref.hash, report.ref.number, report.parent, report.positions)
             else:
                 out.append(report)
         if updates:
@@ -560,7 +550,6 @@ class Follower:
                 self._missing.suspect(header.hash, quiet=True)
         resume.active = False
         updates = self.orderer.restore(cursor, resume.blocks())
-        self._block_positions |= {block.payload.hash: block.positions for block in resume.blocks()}
         self._order(updates, out)
         self._begin_judging()
         self._channel_events(self._channels.judge(), out)
@@ -608,8 +597,7 @@ class Follower:
         self._missing.clear(block_hash)
         self._evicted.discard(block_hash)
         self._bridged[block_hash] = header.weight
-        updates = self.orderer.bridge(header)
-        self._block_positions[block_hash] = positions
+        updates = self.orderer.bridge(header, positions)
         if not updates and self.orderer.awaited(header.parent):
             self._missing.suspect(header.parent, self._settings.reorg_threshold, header.number - 1)
         self._order(updates, out)

@@ -27,7 +27,6 @@ class Rewind:
     def __init__(self, evicted: EvictedBlocks, distance: int) -> None:
         self._evicted = evicted
         self._distance = distance
-        self._records = 0
         self._reread: int | None = None
         """The lowest number of the blocks that are being re-read."""
         self._pause = 0
@@ -65,11 +64,6 @@ class Rewind:
         self._moved = True
         self._not_before -= blocks
 
-    def read(self, records: int) -> None:
-        """Count records read, and forget old evictions."""
-        self._records += records
-        self._evicted.read(records)
-
     def is_back(self, positions: Mapping[Partition, int]) -> bool:
         """True when the reading is back at the positions that it was rewound from."""
         at = self._back_at
@@ -81,10 +75,10 @@ class Rewind:
         helped = self._moved or left < self._fewest
         self._fewest = min(left, self._fewest)
         self._pause = 0 if helped else min(max(1, 2 * self._pause), 2 * self._distance)
-        self._not_before, self._back_at = self._records + self._pause // 2 * 2, {}
-        self._back_since = self._records if self._pause > 1 else -1
+        self._not_before, self._back_at = self._evicted.records + self._pause // 2 * 2, {}
+        self._back_since = self._evicted.records if self._pause > 1 else -1
         if self._length:
-            self._unnamed_after = self._records + (0 if helped else self._length)
+            self._unnamed_after = self._evicted.records + (0 if helped else self._length)
         self._length = 0
         self._reread = None
 
@@ -100,12 +94,12 @@ class Rewind:
 
         ``needed`` chooses evicted blocks. ``wanted``: one is certainly needed. ``waited``: nothing came for long.
         """
-        unchanged = self._records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
-        early = unchanged if waited else self._records < self._not_before
+        unchanged = self._evicted.records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
+        early = unchanged if waited else self._evicted.records < self._not_before
         if self._back_at or early:
             return None
         before, lowest, unnamed = len(self._evicted), self._evicted.lowest, self._evicted.unnamed
-        others = wanted or waited or self._records >= self._unnamed_after
+        others = wanted or waited or self._evicted.records >= self._unnamed_after
         begin, blocks = self._evicted.reread(positions, needed, others=others)
         if not begin:
             return None

@@ -11,11 +11,12 @@ one number, slow nothing down.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from cardinal.protocols.streams.events import BlockHeader
+from cardinal.protocols.streams.types import Partition
 
 Rank: TypeAlias = tuple[int, int, bytes]
 """Order of blocks, lower first: a weight or a number, the arrival, the hash."""
@@ -32,6 +33,7 @@ class Node:
         arrival: orders ties, lower is earlier.
         size: bytes of its content, 0 for a header.
         item: its content, None where only the reference is held.
+        positions: the first offsets of its messages.
         missing: delivered, or about to be delivered, without content, also when its content comes later.
         linked, delivered: see the module.
 
@@ -44,6 +46,7 @@ class Node:
     arrival: int
     item: BlockHeader | None = None
     size: int = 0
+    positions: Mapping[Partition, int] = field(default_factory=dict)
     missing: bool = False
     linked: bool = False
     delivered: bool = False

@@ -32,7 +32,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import BlockHeader, ChainUpdate, Completed, OrderingEvent, Quarantined, Stale
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
-from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated
+from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
 
 from .admission import DESCENDS, REMEMBERED, Admission, StartForks
 from .finality import Finalizer, OnFinalityViolation
@@ -162,10 +162,14 @@ class Orderer:
         """True for a block that is delivered within the threshold, on a side branch, or waiting."""
         return block_hash in self._tree
 
-    def waits(self, block_hash: bytes) -> bool | None:
-        """True for a held block that waits for its parent; None for one that is not held."""
+    def waits(self, block_hash: bytes) -> bool:
+        """True for a held block that waits for its parent."""
         node = self._tree.get(block_hash)
-        return None if node is None else not node.linked
+        return node is not None and not node.linked
+
+    def positions(self) -> list[tuple[Mapping[Partition, int], bool]]:
+        """For every held block the first offsets of its messages, and True where it waits for its parent."""
+        return [(node.positions, not node.linked) for node in self._tree]
 
     def links(self, parent: bytes, number: int) -> bool:
         """True when a block of this number can stand on this parent, which is delivered or on a side branch."""
@@ -231,17 +235,16 @@ class Orderer:
 
     def receive(self, event: Completed | BlockHeader) -> list[ChainUpdate]:
         """Take one complete block; returns the updates that it makes possible."""
-        item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
-        head = self._head
+        item, head = _item(event), self._head
         if head is not None and item.parent == head.hash and self._only_extends(head, item):
-            return [self._extend(item, size)]
-        updates = self._judge(self._take(item, size))
+            return [self._extend(self._node(event))]
+        updates = self._judge(self._take(event))
         self._report_start_fork(item.hash)
         if self._head is None and not self._settings.patient and self._start_rule.long_enough(self._tree):
             return self.caught_up()
         return updates
 
-    def bridge(self, header: BlockHeader) -> list[ChainUpdate]:
+    def bridge(self, header: BlockHeader, positions: Mapping[Partition, int] | None = None) -> list[ChainUpdate]:
         """Take a block whose content cannot be read, where complete blocks wait for it.
 
         It is delivered as a :class:`~.payload.MissingPayload`, and only together with one of them.
@@ -251,7 +254,9 @@ class Orderer:
             return []
         if not any(child.number == header.number + 1 for child in waiting):
             return []
-        updates = self._judge(self._place(self._node(header, None, 0)))
+        node = self._node(header)
+        node.item, node.missing, node.positions = None, True, positions or {}
+        updates = self._judge(self._place(node))
         self._report_start_fork(header.hash)
         return updates
 
@@ -321,9 +326,9 @@ class Orderer:
     def _restore_blocks(self, blocks: Iterable[Completed | BlockHeader]) -> None:
         """Hold the blocks that were re-read. Those that are too low are not reported: they were judged before."""
         for event in blocks:
-            item, size = (event.payload, event.size) if isinstance(event, Completed) else (event, 0)
+            item = _item(event)
             if item.hash in self._tree or self._admission.too_low(item, self._floor) is None:
-                self._add_to_side(self._take(item, size))
+                self._add_to_side(self._take(event))
 
     # --- deep reorgs -----------------------------------------------------------------------------------------
 
@@ -345,7 +350,7 @@ class Orderer:
         self._lifted[ancestor.hash] = ancestor.number
         fresh: list[Node] = []
         for block in blocks:
-            fresh += self._take(block.payload, block.size)
+            fresh += self._take(block)
         return self._judge(fresh)
 
     def settle(self, ancestor: BlockRef) -> None:
@@ -374,20 +379,20 @@ class Orderer:
             and self._admission.refusal(item) is None
         )
 
-    def _extend(self, item: BlockHeader, size: int) -> ChainUpdate:
-        node = self._node(item, item, size)
+    def _extend(self, node: Node) -> ChainUpdate:
         node.linked = node.delivered = True
         self._tree.insert(node)
         update = self._deliver((), [node])
         self._prune()
         return update
 
-    def _take(self, item: BlockHeader, size: int) -> list[Node]:
+    def _take(self, event: Completed | BlockHeader) -> list[Node]:
         """Hold one block; returns the blocks that it links."""
+        item = _item(event)
         existing = self._tree.get(item.hash)
         if existing is not None:
-            return self._fill(existing, item, size)
-        return self._place(self._node(item, item, size)) if self._admits(item) else []
+            return self._fill(existing, self._node(event), item)
+        return self._place(self._node(event)) if self._admits(item) else []
 
     def _admits(self, block: BlockHeader) -> bool:
         """True for a block that may be held; the others are reported."""
@@ -399,9 +404,12 @@ class Orderer:
             return True
         return False
 
-    def _node(self, header: BlockHeader, item: BlockHeader | None, size: int) -> Node:
+    def _node(self, event: Completed | BlockHeader) -> Node:
         self._arrivals = arrival = self._arrivals + 1
-        return Node(header.number, header.hash, header.parent, header.weight, arrival, item, size, item is None)
+        if isinstance(event, Completed):
+            item = event.payload
+            return Node(item.number, item.hash, item.parent, item.weight, arrival, item, event.size, event.positions)
+        return Node(event.number, event.hash, event.parent, event.weight, arrival, event)
 
     def _reference(self, ref: BlockRef, parent: bytes | None = None, weight: int = 0) -> Node:
         """Hold a block of the delivered chain of which only the reference is held."""
@@ -425,7 +433,7 @@ class Orderer:
         self._evict(self._waiting, "too many blocks wait for a parent")
         return []
 
-    def _fill(self, node: Node, item: BlockHeader, size: int) -> list[Node]:
+    def _fill(self, node: Node, new: Node, item: BlockHeader) -> list[Node]:
         """Add the content of a block of which only the reference was held, or that was delivered without."""
         first = self._admission.first
         if node.item is not None or (first is not None and node.number < first):
@@ -433,9 +441,9 @@ class Orderer:
         if not self._belongs(node, item):
             self._reports.append(Quarantined(item.hash, item.number, "its Batch contradicts the delivered block"))
             return []
-        self._waiting.resize(node, size)
-        self._side.resize(node, size)
-        node.item, node.weight, node.size = item, item.weight, size
+        self._waiting.resize(node, new.size)
+        self._side.resize(node, new.size)
+        node.item, node.weight, node.size, node.positions = item, item.weight, new.size, new.positions
         node.missing = node.missing and node.delivered
         if node.parent is not None:
             return []
@@ -585,7 +593,7 @@ class Orderer:
     def _evict(self, pool: Pool, reason: str) -> None:
         for node in pool.surplus():
             self._remove(node)
-            self._reports.append(Evicted(BlockRef(node.number, node.hash), node.parent or b"", node.size, reason))
+            self._reports.append(Evicted(BlockRef(node.number, node.hash), node.parent or b"", node.positions, reason))
             self._last_states[node.hash] = f"evicted: {reason}"
 
     def _prune(self) -> None:
@@ -642,6 +650,10 @@ class Orderer:
         report = self._start_forks.found(node, head, start, unlinkable)
         if report is not None:
             self._reports.append(report)
+
+
+def _item(event: Completed | BlockHeader) -> BlockHeader:
+    return event.payload if isinstance(event, Completed) else event
 
 
 def _content(node: Node) -> AnyPayload:

@@ -5,11 +5,11 @@ Adding, removing and evicting cost the logarithm of the blocks held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cardinal.protocols.streams.lazy import LazyHeap
-from cardinal.protocols.streams.types import BlockRef
+from cardinal.protocols.streams.types import BlockRef, Partition
 
 from .forktree import Node, Rank
 
@@ -20,7 +20,7 @@ class Evicted:
 
     ref: BlockRef
     parent: bytes
-    size: int
+    positions: Mapping[Partition, int]
     reason: str
 
 
