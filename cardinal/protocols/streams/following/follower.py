@@ -11,7 +11,6 @@ passed the cursor's ``next``: until then complete blocks are collected, and then
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -353,8 +352,10 @@ class Follower:
         lower(floor, self._evicted.floor(self._positions))
         held = self.orderer.positions()
         for begins, waits in held:
-            oldest = AGE_MAX if waits else math.inf
-            lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= oldest})
+            if waits:
+                lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= AGE_MAX})
+            else:
+                lower(floor, begins)
         # A quiet suspect stays quiet after the next restart: what is named there is reported.
         named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
