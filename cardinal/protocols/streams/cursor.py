@@ -219,6 +219,7 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
     _demand(len(fields["root"]) == HASH_SIZE if ring and fields["root"] else not fields["root"])
     _demand(fields["root"] not in (ref.hash for ref in ring))
     _demand(len(set(channels)) == len(channels) <= CHANNELS_MAX)
+    _demand(not len(fields["done"]) % _PREFIX_SIZE)
     _demand(all(mark is None or mark >= 0 for mark in (safe, finalized)))
     return Cursor(
         lineage=fields["lineage"],

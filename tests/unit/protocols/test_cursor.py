@@ -50,7 +50,6 @@ def cursors(draw: st.DrawFn) -> Cursor:
         next_,
         {place: draw(st.integers(0, offset)) for place, offset in next_.items()},
         draw(prefixes),
-        draw(prefixes),
         draw(st.sampled_from([None, Finality(1, None), Finality(None, 2), Finality(7, 3)])),
         draw(st.sampled_from([None, FinalityViolated(BlockRef(9, bytes(32)), 7)])),
         BlockRef(draw(st.integers(0, 9)), draw(hashes)) if ring else None,

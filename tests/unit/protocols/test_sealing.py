@@ -60,6 +60,7 @@ def test_a_child_waits_for_its_parents_batch_to_be_handed_over_not_acknowledged(
     assert len(queue) == 2
     go(queue, "1a", "2a")
     assert len(queue) == 0
+    assert h("1a") not in queue
 
 
 def test_an_announced_sub_batch_holds_its_block_and_its_descendants() -> None:
@@ -121,6 +122,7 @@ def test_a_failed_grandparent_holds_a_block_whose_parent_is_sealed() -> None:
     queue.failed(h("1a"))
     ready(queue, "2a 3a 4a")
     assert line(queue) == []
+    assert h("2a") not in queue
     queue.add(h("1a"), h("0a"))
     queue.acknowledged(h("1a"))
     assert line(queue) == [h("1a"), h("3a"), h("4a")]

@@ -80,7 +80,12 @@ class SealQueue:
 
     def __len__(self) -> int:
         """Blocks that are not sealed and acknowledged yet."""
-        return sum(entry.state is not _State.SEALED for entry in self._entries.values())
+        return sum(map(self.__contains__, self._entries))
+
+    def __contains__(self, block_hash: bytes) -> bool:
+        """Return True for a block that is in flight."""
+        entry = self._entries.get(block_hash)
+        return entry is not None and entry.state is not _State.SEALED
 
     def add(self, block_hash: bytes, parent: bytes, announced: Iterable[bytes] = ()) -> None:
         """Add a block whose messages are being sent; also the way to resend a failed block.
