@@ -129,7 +129,7 @@ def test_a_position_that_the_broker_does_not_have_is_explained(cardinal_broker: 
     tp = (app.default_topic, 0)
     end = source.watermarks()[tp][1]
     with pytest.raises(
-        CursorExpiredError, match=f"ends at {end}, before the position {end + 5}: the topic was created"
+        CursorExpiredError, match=f"ends at {end}, before the position {end + 5}: the topic was recreated"
     ):
         source.assign({tp: end + 5})
     admin = AdminClient(cardinal_broker.client_config())
