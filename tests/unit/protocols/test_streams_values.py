@@ -7,7 +7,7 @@ import pytest
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams import ChainUpdate, decode
 from cardinal.protocols.streams.events import Change
-from cardinal.protocols.streams.types import PRODUCER_HEADER, producer_of
+from cardinal.protocols.streams.types import PRODUCER_HEADER, is_sealed, producer_of
 from cardinal.protocols.streams.wire.messages import PING, REORG, REORG_COMPLETE, SUB_BATCH_HEADER
 from streams import block
 
@@ -34,3 +34,8 @@ def test_a_sub_batch_of_a_negative_count_is_refused() -> None:
 def test_the_producer_of_a_record_is_found_among_other_headers() -> None:
     assert producer_of((("traceparent", b"00"), (PRODUCER_HEADER, b"one"))) == b"one"
     assert producer_of((("traceparent", b"00"),)) == producer_of(())
+
+
+def test_the_seal_is_a_header_of_any_value() -> None:
+    assert is_sealed((("cardinal-producer", b"one"), ("cardinal-sealed", b"")))
+    assert not is_sealed((("cardinal-producer", b"cardinal-sealed"),))
