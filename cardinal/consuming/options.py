@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cardinal.consumer")
 _BOUNDS: Final = Bounds()
 _FIND_SECONDS: Final = 0.25
-_CHAIN_ID: Final = re.compile(r"\d+$")
+_CHAIN_ID: Final = re.compile(r"[1-9]\d*$")
 _CURSOR: Final = re.compile(r"\s*c\d+:")
 _CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
     "on_incomplete": tuple(one.value for one in OnIncomplete),

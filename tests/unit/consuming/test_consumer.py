@@ -244,7 +244,7 @@ def test_finality_marks_come_with_the_updates(broker: MemoryBroker) -> None:
 def test_the_one_stream_of_a_broker_is_found_by_the_applications_name(broker: MemoryBroker) -> None:
     with pytest.raises(TopicError, match="cardinal produce"):
         find_application(broker.url, "evm")
-    for topic in ("other-7", "cardinal-99"):
+    for topic in ("other-7", "cardinal-99", "cardinal-31337-claims-0", "cardinal-31337-claims-1"):
         broker.create(topic)  # no stream: the other topics are missing
     broker.sink(apps.get("evm", chain_id=31337), producer_id="one")
     assert find_application(broker.url, "evm") == apps.get("evm", chain_id=31337)
