@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MARKER: Final = ".cardinal-demo"
 _ROWS: Final = 16
+_CLUSTER: Final = 3
 
 
 @click.command()
@@ -38,21 +39,25 @@ _ROWS: Final = 16
 @click.option("--rate", default=4.0, show_default=True, type=click.FloatRange(0.1, 100), help="Blocks a second.")
 @click.option("--no-spark", is_flag=True, help="Leave Spark and the lake out.")
 @click.option("--ingest", is_flag=True, help="Through an ingest node: two publishers instead of two producers.")
+@click.option("--cluster", is_flag=True, help="Through three ingest nodes; their leader and a publisher are killed.")
 @click.option("--dir", "folder", default="cardinal-demo", show_default=True, help="Where the lake and the logs go.")
-def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, folder: str) -> None:
+def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, cluster: bool, folder: str) -> None:
     """Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.
 
-    Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
+    Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's. Ingest nodes need the
+    extras ingest and server.
 
     \b
     Example:
       cardinal demo --blocks 100 --rate 10 --dir ./demo
+      cardinal demo --cluster
     """
     try:
         from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings  # noqa: PLC0415 - `--help` needs no extra
     except ModuleNotFoundError:
         raise MissingExtraError("The demo", "demo") from None
-    settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark, ingest=ingest)
+    nodes = _CLUSTER if cluster else int(ingest)
+    settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark, ingest_nodes=nodes)
     with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
         outcome = Demo(settings, screen).play()
     _report(outcome)
@@ -146,6 +151,11 @@ def _report(outcome: Outcome) -> None:
     )
     click.echo(f"blocks   {outcome.blocks} on the node's chain")
     click.echo(f"reorgs   {len(outcome.reorgs)}: removed→added {depths or 'none'}")
+    for kill in outcome.kills:
+        click.echo(
+            f"killed   {kill.name}, {kill.role}, at block {kill.block}; "
+            f"restarted at block {kill.resumed}, back after {kill.seconds:.1f} s"
+        )
     if outcome.lake is not None:
         click.echo(f"         {outcome.across_batches} across a boundary of Spark batches")
         rows = ", ".join(f"{name} {count}" for name, count in outcome.rows.items())

@@ -44,8 +44,31 @@ def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path, through: tuple[str
 
 
 @pytest.mark.slow
+@pytest.mark.broker
+def test_the_consumer_ends_at_the_nodes_chain_though_a_clusters_leader_and_a_publisher_are_killed(
+    tmp_path: Path,
+) -> None:
+    arguments = demo(tmp_path, "--cluster", "--no-spark", "--blocks", "24", "--rate", "30")
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the consumer's chain equals the node's chain" in done.stdout
+    assert_killed(done.stdout)
+    assert not left_running(tmp_path)
+
+
+def assert_killed(said: str) -> None:
+    """The leader and a publisher were killed, the chain went on without them, and they are back."""
+    line = r"killed +(\S+), [\w ]+, at block (\d+); restarted at block (\d+), back after [\d.]+ s"
+    (leader, *first), (publisher, *second) = re.findall(line, said)
+    assert leader in {"ingest-a", "ingest-b", "ingest-c"}
+    assert publisher == "publisher-a"
+    for killed_at, resumed_at in (first, second):
+        assert int(resumed_at) >= int(killed_at)
+
+
+@pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("through", [(), ("--ingest",)], ids=["producers", "publishers"])
+@pytest.mark.parametrize("through", [(), ("--ingest",), ("--cluster",)], ids=["producers", "publishers", "cluster"])
 def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Path, through: tuple[str, ...]) -> None:
     done = subprocess.run(demo(tmp_path, *through), capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -57,6 +80,8 @@ def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Pat
     crossing = re.search(r"(\d+) across a boundary of Spark batches", done.stdout)
     assert crossing
     assert int(crossing[1]) >= 1
+    if "--cluster" in through:
+        assert_killed(done.stdout)
     assert not left_running(tmp_path)
 
 

@@ -1,4 +1,5 @@
 """`cardinal demo`: a whole deployment on one machine, from a development node to a lake, that checks itself.
 
-`cast` starts and stops what takes part, `run` is the course of events, `check` compares the outcome with the node.
+`cast` starts, kills and stops processes, `ingest` has the ingest nodes, `run` is the course of events, `kills` the
+part of it in which two are killed, `check` compares the outcome with the node.
 """

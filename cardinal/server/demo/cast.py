@@ -24,31 +24,49 @@ class ChildFailedError(CardinalError):
 class Child:
     """One `cardinal` command as a child process; its output goes to ``folder/name.log``.
 
-    It dies with the demo, also when that is killed (:mod:`cardinal.embedded.child_process`).
+    It dies with the demo, also when that is killed (:mod:`cardinal.embedded.child_process`). ``killed`` is true from
+    :meth:`kill` until :meth:`start`.
     """
 
     def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
+        self._command = [sys.executable, "-m", "cardinal", *arguments]
+        self._folder = folder
         self._read = 0
         self._rest = b""
+        self.start()
+
+    def start(self) -> None:
+        """Start it: the first time, or after :meth:`kill`."""
         keep = os.open(os.devnull, os.O_RDONLY)
         try:
-            command = [sys.executable, "-m", "cardinal", *arguments]
-            self._child = ChildProcess(command, log=self.log, folder=folder, keep=keep)
+            self._child = ChildProcess(self._command, log=self.log, folder=self._folder, keep=keep)
         finally:
             os.close(keep)
+        self.killed = False
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.killed = True
+        self._child.process.kill()
+        self._child.process.wait()
+        self._child.release()
 
     def check(self) -> bool:
         """Whether it still runs; False after it ended well. ChildFailedError where it ended with an error."""
         code = self._child.process.poll()
-        if code:
+        if code and not self.killed:
             raise ChildFailedError(f"{self.name} ended with status {code}: {self._last_words()} (see {self.log})")
         return code is None
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return " / ".join(lines[-_TAIL:]) or "it said nothing"
+
+    def count(self, text: str) -> int:
+        """Occurrences of a text in its log, which all its starts write."""
+        return self.log.read_text(errors="replace").count(text)
 
     def objects(self) -> list[dict[str, Any]]:
         """The JSON objects that it printed since the last call, a line each; other lines are passed over."""

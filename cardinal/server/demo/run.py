@@ -1,9 +1,10 @@
 """The course of the demo.
 
 1. A broker, a development node that waits for its producers, two redundant producers, a consumer, and Spark. With
-   ``ingest`` an ingest node stands before the broker, and the producers are its publishers.
+   ``ingest_nodes`` one ingest node or a cluster of three precedes the broker, and the producers are its publishers.
 2. The chain grows and forks. Before a reorg the node holds until everything is in the lake, so that every reorg crosses
-   a batch boundary and the lake sees the same ones on every run.
+   a batch boundary and the lake sees the same ones on every run. Of a cluster, the leader and a publisher are killed
+   there (:mod:`.kills`).
 3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
 4. Everything that was started is stopped, whatever happens.
 """
@@ -17,21 +18,26 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka, free_port
+from cardinal.embedded import EmbeddedKafka
 from cardinal.embedded.jars import Jar
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.events import ChainUpdate
 
 from .cast import Child
 from .check import Content, LakeReader, NodeReader, Reorg, across_batches, differences, reorgs_of_events
+from .ingest import STARTED, DemoCluster, IngestNode, one_node
+from .kills import Kill, Kills, Victim
 
 _LOOK_SECONDS: Final = 0.1
 _PATIENCE_SECONDS: Final = 300.0
 _TOPICS_SECONDS: Final = 60.0
+_PRODUCES: Final = "the stream "
+"""Begins a producer's report of where it continues."""
 CHAIN_ID: Final = 1337
 _HOLD_PART: Final = 8
 """The part of the chain that is there before the node may hold: most reorgs come after."""
@@ -41,14 +47,17 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What to play: the chain's seed and length, its pace in steps a second, where, and with what."""
+    """What to play: the chain's seed and length, its pace in steps a second, where, and with what.
+
+    ``ingest_nodes``: 0, 1, or the 3 of a cluster.
+    """
 
     folder: Path
     seed: int = 7
     blocks: int = 48
     rate: float = 4.0
     spark: bool = True
-    ingest: bool = False
+    ingest_nodes: int = 0
 
 
 class Audience(Protocol):
@@ -78,6 +87,7 @@ class Outcome:
     blocks: int = 0
     reorgs: list[Reorg] = field(default_factory=list)
     across_batches: int = 0
+    kills: list[Kill] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
     lake: Path | None = None
@@ -98,6 +108,8 @@ class Demo:
         self._lake_head = ""
         self._head = ""
         self._ws = ""
+        self._cluster: DemoCluster | None = None
+        self._kills = Kills((), audience.note)
         self._stopping = threading.Event()
 
     def play(self) -> Outcome:
@@ -121,15 +133,12 @@ class Demo:
         url = f"kafka://{broker.bootstrap}"
         self._audience.note(f"broker at {broker.bootstrap}")
         node, reader = self._start_node()
-        names, to = ("producer-a", "producer-b"), url
-        others = []
-        if settings.ingest:
-            names = ("publisher-a", "publisher-b")
-            ingest, to = self._start_ingest(url)
-            others.append(ingest)
-        producers = [self._start_producer(name, to) for name in names]
+        nodes, addresses = self._start_ingest(url)
+        producers = self._start_producers(url, addresses)
+        if self._cluster is not None:
+            self._kills = Kills((partial(self._leader, nodes), partial(_publisher, producers)), self._audience.note)
         self._start_consumer(url)
-        lake = self._follow(url, node, reader, [*producers, *others])
+        lake = self._follow(url, node, reader, [*producers, *nodes])
         return self._compare(reader, lake)
 
     # --- the cast --------------------------------------------------------------------------------------------
@@ -142,7 +151,7 @@ class Demo:
     def _start_node(self) -> tuple[Child, NodeReader]:
         settings = self._settings
         arguments = ["--seed", str(settings.seed), "--blocks", str(settings.blocks), "--rate", str(settings.rate)]
-        if settings.spark:
+        if settings.spark or settings.ingest_nodes > 1:
             arguments += ["--hold", str(settings.blocks // _HOLD_PART)]
         node = self._child("node", "dev-node", *arguments, "--chain-id", str(CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
@@ -150,20 +159,40 @@ class Demo:
         self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
         return node, NodeReader(str(said["http"]))
 
-    def _start_ingest(self, url: str) -> tuple[Child, str]:
-        """The ingest node, and its URL."""
-        address = f"127.0.0.1:{free_port()}"
-        self._audience.note(f"ingest node at {address}")
-        arguments = ["--node-id", "demo", "--listen", address, "--data", str(self._settings.folder / "ingest")]
-        ingest = self._child("ingest", "ingest", *arguments, "--to", url, "--chain-id", str(CHAIN_ID))
-        started = "publishers are served on port"
-        self._until(lambda: started in ingest.log.read_text(), "the ingest node did not start", [ingest])
-        return ingest, f"ingest://{address}"
+    def _start_ingest(self, url: str) -> tuple[list[Child], list[str]]:
+        """The ingest nodes, and their addresses for publishers."""
+        count, folder = self._settings.ingest_nodes, self._settings.folder
+        nodes: tuple[IngestNode, ...] = ()
+        if count == 1:
+            nodes = (one_node(url, CHAIN_ID, folder),)
+        elif count > 1:
+            self._cluster = DemoCluster(url, CHAIN_ID, folder)
+            nodes = self._cluster.nodes
+        children: list[Child] = []
+        for one in nodes:
+            self._audience.note(f"{one.name} at {one.address}")
+            children.append(self._child(one.name, *one.arguments))
+        for child in children:
+            self._until(partial(child.count, STARTED), f"{child.name} did not start", children)
+        return children, [one.address for one in nodes]
 
-    def _start_producer(self, name: str, url: str) -> Child:
-        self._audience.note(f"{name} from {self._ws}")
+    def _start_producers(self, url: str, addresses: list[str]) -> list[Child]:
+        """Two producers, or two publishers that prefer different nodes."""
+        kind = "publisher" if addresses else "producer"
         span = ("--start", "earliest", "--stop", str(self._settings.blocks))
-        return self._child(name, "produce", "--from", self._ws, "--to", url, "--producer-id", name, *span)
+        children = []
+        for letter in "ab":
+            name = f"{kind}-{letter}"
+            to = f"ingest://{','.join(addresses)}" if addresses else url
+            addresses = [*addresses[1:], *addresses[:1]]
+            self._audience.note(f"{name} from {self._ws}")
+            children.append(self._child(name, "produce", "--from", self._ws, "--to", to, "--producer-id", name, *span))
+        return children
+
+    def _leader(self, nodes: list[Child]) -> Victim | None:
+        """The member to kill."""
+        leader = self._cluster.leader() if self._cluster is not None else ""
+        return next((Victim(node, "the leader", STARTED) for node in nodes if node.name == leader), None)
 
     def _start_consumer(self, url: str) -> None:
         consuming = threading.Thread(target=self._consume, args=(url,), name="cardinal-demo-consumer")
@@ -197,7 +226,7 @@ class Demo:
         )
 
     def _follow(self, url: str, node: Child, reader: NodeReader, producers: list[Child]) -> Child | None:
-        """Watch until everybody stands at the node's last block."""
+        """Watch until consumer, lake and members have reached the node's last block, and whoever was killed is back."""
         self._until(self._take_updates, "no block was delivered", [node, *producers])
         lake = None
         if self._settings.spark:
@@ -208,20 +237,22 @@ class Demo:
 
         def ended() -> bool:
             nonlocal held
+            before = self._head
             self._take_updates()
             if lake is not None:
                 self._take_batches(lake)
+            self._kills.look(max(self._chain), changed=self._head != before)
             number, block_hash = reader.head()
             held = held or any("held" in said for said in node.objects())
-            if held and self._lake_head == block_hash:
+            last = number >= self._settings.blocks
+            rests = self._head == block_hash and (lake is None or self._lake_head == block_hash)
+            if rests and (held or last) and self._kills.strike(number, more=held) and held:
                 node.signal(signal.SIGUSR1)
                 held = False
-            if number < self._settings.blocks:
-                return False
-            return self._head == block_hash and (lake is None or self._lake_head == block_hash)
+            return last and rests and self._kills.over and (self._cluster is None or self._cluster.level())
 
         watched = [node, *producers, *([lake] if lake else [])]
-        self._until(ended, "consumer and lake did not reach the node's last block", watched)
+        self._until(ended, "not everything reached the node's last block", watched)
         if lake is not None:
             lake.stop()
         return lake
@@ -249,7 +280,7 @@ class Demo:
 
     def _compare(self, node: NodeReader, lake: Child | None) -> Outcome:
         want = node.content()
-        outcome = Outcome(blocks=len(want.hashes), reorgs=self._reorgs)
+        outcome = Outcome(blocks=len(want.hashes), reorgs=self._reorgs, kills=self._kills.done)
         outcome.differences = differences(want, Content(self._chain, {}), content=False)
         if lake is not None:
             self._audience.note("comparing the lake with the node, hash by hash and content by content")
@@ -261,3 +292,8 @@ class Demo:
             outcome.rows = reader.counts()
             outcome.differences += differences(want, reader.content(), content=True)
         return outcome
+
+
+def _publisher(producers: list[Child]) -> Victim:
+    """The publisher to kill."""
+    return Victim(producers[0], "one of two", _PRODUCES)
