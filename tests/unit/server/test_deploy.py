@@ -21,7 +21,7 @@ from cardinal.producing.inflight import ProducerStats
 from cardinal.producing.standby.arrivals import ArrivalCounts
 from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import Finality
-from cardinal.server.ingest.metrics import IngestMetrics, IngestStatus
+from cardinal.server.ingest.metrics import IngestMetrics, IngestStatus, MemberStatus
 from cardinal.server.produce import Progress
 from cardinal.server.produce.metrics import ProduceMetrics
 from cardinal.server.serve.status import ServeStatus, StatusCollector
@@ -79,10 +79,14 @@ def known() -> set[str]:
     consumer = ConsumerMetrics(Quiet())  # type: ignore[arg-type] # as much of a consumer as metrics read
     serve = new_registry()
     serve.register(StatusCollector(lambda: ServeStatus(*[0] * len(fields(ServeStatus)))))
-    numbers = [{} if "Mapping" in str(field.type) else 0 for field in fields(IngestStatus)]
-    ingest = IngestMetrics(lambda: IngestStatus(*numbers))  # type: ignore[arg-type] # numbers, and counts by name
+    ingest = IngestMetrics(lambda: (IngestStatus(*_numbers(IngestStatus)), MemberStatus(*_numbers(MemberStatus))))
     registries = (produce.registry, consumer.registry, LakeMetrics().registry, serve, ingest.registry)
     return set().union(*map(names, registries))
+
+
+def _numbers(status: type[IngestStatus | MemberStatus]) -> list[Any]:
+    """A value for each field: a number, or counts by name."""
+    return [{} if "Mapping" in str(field.type) else 0 for field in fields(status)]
 
 
 def yaml(name: str) -> Any:  # noqa: ANN401 - whatever the file holds
