@@ -8,13 +8,13 @@ COPY cardinal cardinal
 COPY connectors connectors
 COPY spark spark
 # Some dependencies may have no wheel for this machine: they are built here, where a compiler is.
-RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[evm,server]'
+RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[evm,ingest,server]'
 
 FROM wheels AS lake-wheels
 RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[evm,local,server,spark]'
 
 FROM python:3.11-slim-bookworm AS base
-RUN useradd --create-home cardinal && mkdir /lake && chown cardinal:cardinal /lake
+RUN useradd --create-home cardinal && mkdir /lake /cluster /data && chown cardinal:cardinal /lake /cluster /data
 ENV PYTHONUNBUFFERED=1
 ENTRYPOINT ["cardinal"]
 # Of commands that run with --metrics on this port: docker-compose.yml does, and disables it for the others.
@@ -23,7 +23,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
 
 FROM base AS cardinal
 COPY --from=wheels /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels 'cardinal-streams[evm,server]' && rm -r /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels 'cardinal-streams[evm,ingest,server]' && rm -r /wheels
 USER cardinal
 
 FROM base AS lake

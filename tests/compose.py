@@ -30,8 +30,19 @@ def commands() -> dict[str, list[str]]:
     return {
         name: service["command"]
         for name, service in services().items()
-        if service.get("build", {}).get("target") in ("cardinal", "lake")
+        if service.get("build", {}).get("target") in ("cardinal", "lake") and "entrypoint" not in service
     }
+
+
+def dotenv() -> dict[str, str]:
+    """Variables of `docker compose`."""
+    lines = (ROOT / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def running(profile: str) -> set[str]:
+    """Services that run with a profile."""
+    return {name for name, service in services().items() if profile in service.get("profiles", (profile,))}
 
 
 def targets() -> set[str]:

@@ -14,7 +14,22 @@ from cardinal.config.settings import find_node, find_url
 from cardinal.config.url import parse_node_url
 from cardinal.feeds import open_feed
 from cardinal.transports.kafka.settings import kafka_settings
-from compose import ROOT, commands, compose, services, targets
+from compose import ROOT, commands, compose, dotenv, running, services, targets
+
+OURS = {
+    "producer-a": "produce",
+    "producer-b": "produce",
+    "ingest-a": "ingest",
+    "ingest-b": "ingest",
+    "ingest-c": "ingest",
+    "publisher-a": "produce",
+    "publisher-b": "produce",
+    "tail": "tail",
+    "serve": "serve",
+    "lake": "lake",
+}
+DIRECT, CLUSTER = "direct", "cluster"
+MEMBERS = ("a", "b", "c")
 
 
 def _parsed(command: list[str]) -> click.Context:
@@ -39,13 +54,16 @@ def _broker_listeners(option: str) -> dict[str, str]:
 
 def test_there_are_a_broker_a_node_two_producers_and_a_reader() -> None:
     assert {"kafka", "anvil", "producer-a", "producer-b", "tail"} <= services().keys()
-    assert {name: command[0] for name, command in commands().items()} == {
-        "producer-a": "produce",
-        "producer-b": "produce",
-        "tail": "tail",
-        "serve": "serve",
-        "lake": "lake",
-    }
+    assert {name: command[0] for name, command in commands().items()} == OURS
+
+
+def test_producers_or_a_cluster_with_publishers_write_the_stream_and_everything_else_runs_with_both() -> None:
+    assert dotenv() == {"COMPOSE_PROFILES": DIRECT}, "without a word, it is the path of the producers"
+    direct, cluster = running(DIRECT), running(CLUSTER)
+    assert direct - cluster == {"producer-a", "producer-b", "prometheus"}
+    ingest = {f"ingest-{one}" for one in MEMBERS}
+    assert cluster - direct == {"cluster-init", *ingest, "publisher-a", "publisher-b", "prometheus-cluster"}
+    assert {"kafka", "anvil", "tail", "serve", "lake", "grafana"} <= direct & cluster
 
 
 def test_the_producers_differ_in_nothing_but_their_names() -> None:
@@ -56,6 +74,59 @@ def test_the_producers_differ_in_nothing_but_their_names() -> None:
         for name in ("producer-a", "producer-b")
     )
     assert one == other
+
+
+def test_the_publishers_push_to_all_members_and_prefer_different_ones() -> None:
+    reached = []
+    for name in ("publisher-a", "publisher-b"):
+        params = _parsed(commands()[name]).params
+        assert params["producer_id"] == name
+        url = find_url(params["to_url"], None, {})
+        assert url.scheme == "ingest"
+        reached.append(url.hosts)
+    nodes = {f"ingest-{one}:{_parsed(commands()[f'ingest-{one}']).params['listen'].split(':')[1]}" for one in MEMBERS}
+    assert set(reached[0]) == set(reached[1]) == nodes
+    assert reached[0][0] != reached[1][0]
+
+
+def test_each_member_has_its_own_key_and_disk() -> None:
+    disks = set()
+    for one in MEMBERS:
+        params, volumes = _parsed(commands()[f"ingest-{one}"]).params, services()[f"ingest-{one}"]["volumes"]
+        mounted = {volume.split(":")[1]: volume.split(":")[0] for volume in volumes}
+        assert params["node_id"] == one
+        assert params["key"] == Path(f"/cluster/{one}.key")
+        assert params["cluster"] == Path("/cluster/cluster.toml")
+        assert mounted["/cluster"] == "cluster"
+        disks.add(mounted[str(params["data"])])
+    assert len(disks) == len(MEMBERS)
+
+
+def test_folders_of_volumes_belong_to_the_account_that_writes_them() -> None:
+    """A named volume takes the owner of the image's folder."""
+    made = re.search(r"&& mkdir (.+) && chown cardinal:cardinal (.+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert made is not None
+    assert made[1] == made[2]
+    mounted = {
+        volume.split(":")[1]
+        for service in services().values()
+        if service.get("build", {}).get("target") in ("cardinal", "lake")
+        for volume in service.get("volumes", ())
+        if not volume.startswith("./")
+    }
+    assert mounted == set(made[1].split())
+
+
+def test_the_script_of_the_first_epoch_is_mounted_where_it_runs() -> None:
+    service = services()["cluster-init"]
+    shell, script = service["entrypoint"]
+    (source,) = (volume.split(":")[0] for volume in service["volumes"] if volume.split(":")[1] == script)
+    assert (shell, source) == ("sh", "./deploy/cluster-init.sh")
+    folder, *options = service["command"]
+    assert f"cluster:{folder}" in service["volumes"]
+    begin = ["cluster", "init", "--cluster", "cluster.toml", "--node-id", "a", "--key", "a.key", "--start", "0"]
+    assert _parsed([*begin, *options]).params["chain_id"] == 31337
+    assert " ".join(begin) in (ROOT / source).read_text()
 
 
 def test_images_are_pinned_and_come_from_no_named_registry() -> None:
@@ -81,10 +152,26 @@ def test_what_is_waited_for_and_kept_exists() -> None:
     for service in services().values():
         for other, how in service.get("depends_on", {}).items():
             assert other in services()
-            assert how["condition"] == "service_started" or other == "kafka" or _answers_health(other)
+            if how["condition"] == "service_completed_successfully":
+                assert services()[other]["restart"] == "on-failure"
+            else:
+                assert how["condition"] == "service_started" or other == "kafka" or _answers_health(other)
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
             assert (ROOT / source).exists() if source.startswith("./") else source in compose()["volumes"]
+
+
+@pytest.mark.parametrize("profile", [DIRECT, CLUSTER])
+def test_in_a_profile_everything_that_is_needed_runs_and_no_port_is_taken_twice(profile: str) -> None:
+    ports: list[str] = []
+    for name in running(profile):
+        service = services()[name]
+        ports += service.get("ports", ())
+        for other, how in service.get("depends_on", {}).items():
+            assert other in running(profile) or how.get("required") is False, f"{name} waits for {other}"
+    assert len(set(ports)) == len(ports)
+    for reader in ("tail", "lake"):
+        assert any(other != "kafka" and other in running(profile) for other in services()[reader]["depends_on"])
 
 
 def _answers_health(name: str) -> bool:
@@ -105,23 +192,25 @@ def test_ports_are_open_to_this_machine_only() -> None:
             assert re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port)
 
 
-@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve", "lake"])
+@pytest.mark.parametrize("name", OURS)
 def test_a_command_line_is_one_that_our_commands_take(name: str) -> None:
     params = _parsed(commands()[name]).params
     assert params["chain_id"] == 31337
 
 
-@pytest.mark.parametrize("name", ["producer-a", "producer-b", "tail", "serve", "lake"])
+@pytest.mark.parametrize("name", OURS)
 def test_the_names_on_a_command_line_are_those_of_its_environment(name: str) -> None:
     params, environ = _parsed(commands()[name]).params, services()[name]["environment"]
     stream = next(params[key] for key in ("to_url", "url", "from_url", "source") if key in params)
     url = find_url(stream, None, environ)
-    assert url.hosts == (_broker_listeners("KAFKA_ADVERTISED_LISTENERS")["CLIENT"],) == ("kafka:9092",)
-    assert kafka_settings(url).partitions == 4  # every option is one that the transport knows
-    if "to_url" in params:
+    if "from_url" in params and "to_url" in params:
         node = find_node(params["from_url"], None, environ)
         assert node == parse_node_url("ws://anvil:8545")
         assert open_feed(node, chain_id=params["chain_id"])
+    if url.scheme == "ingest":
+        return
+    assert url.hosts == (_broker_listeners("KAFKA_ADVERTISED_LISTENERS")["CLIENT"],) == ("kafka:9092",)
+    assert kafka_settings(url).partitions == 4  # every option is one that the transport knows
 
 
 def test_the_node_listens_where_the_producers_look_for_it() -> None:
@@ -151,5 +240,5 @@ def test_the_image_holds_what_the_distribution_is_made_of() -> None:
     assert copied == needed
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == needed
     extras = set(re.findall(r"\[([a-z,]+)\]", text))
-    assert extras == {"evm,server", "evm,local,server,spark"}
-    assert {"evm", "local", "server", "spark"} <= project["project"]["optional-dependencies"].keys()
+    assert extras == {"evm,ingest,server", "evm,local,server,spark"}
+    assert {"evm", "ingest", "local", "server", "spark"} <= project["project"]["optional-dependencies"].keys()

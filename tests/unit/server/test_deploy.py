@@ -26,7 +26,7 @@ from cardinal.server.produce import Progress
 from cardinal.server.produce.metrics import ProduceMetrics
 from cardinal.server.serve.status import ServeStatus, StatusCollector
 from cardinal_spark.metrics import LakeMetrics
-from compose import ROOT, services
+from compose import ROOT, running, services
 
 DEPLOY = ROOT / "deploy"
 NAME = re.compile(r"\b(?:cardinal_(?:produce|consumer|lake|serve|ingest)_\w+)")
@@ -135,37 +135,70 @@ def test_a_metric_that_does_not_exist_is_noticed() -> None:
     assert set(NAME.findall("rate(cardinal_produce_blocks_total[1m])")) <= known()
 
 
-def test_prometheus_scrapes_services_of_the_composition_on_the_port_that_they_serve() -> None:
-    config = yaml("prometheus.yml")
+@pytest.mark.parametrize(
+    ("profile", "prometheus", "file"),
+    [("direct", "prometheus", "prometheus.yml"), ("cluster", "prometheus-cluster", "prometheus-cluster.yml")],
+)
+def test_prometheus_scrapes_the_services_of_its_profile_on_the_port_that_they_serve(
+    profile: str, prometheus: str, file: str
+) -> None:
+    config = yaml(file)
     targets = [one for job in config["scrape_configs"] for group in job["static_configs"] for one in group["targets"]]
-    assert {target.partition(":")[0] for target in targets} == {"producer-a", "producer-b", "serve", "lake"}
+    serving = {name for name in running(profile) if "--metrics" in services()[name].get("command", ())}
+    assert sorted(target.partition(":")[0] for target in targets) == sorted(serving)
     for target in targets:
         name, _, port = target.partition(":")
         assert any(part.endswith(f":{port}") for part in services()[name]["command"]), target
-    mounts = [volume.split(":") for volume in services()["prometheus"]["volumes"]]
-    assert {source for source, target, *_ in mounts if target.startswith("/etc/prometheus/")} == {
-        "./deploy/prometheus.yml",
-        *(f"./deploy/{name}" for name in config["rule_files"]),
+    mounts = dict(volume.split(":")[1::-1] for volume in services()[prometheus]["volumes"])
+    assert {target: source for target, source in mounts.items() if target.startswith("/etc/prometheus/")} == {
+        "/etc/prometheus/prometheus.yml": f"./deploy/{file}",
+        **{f"/etc/prometheus/{name}": f"./deploy/{name}" for name in config["rule_files"]},
     }
+
+
+def test_alerts_count_the_members_of_a_cluster_by_the_label_of_their_targets() -> None:
+    rules = {rule["alert"]: rule["expr"] for group in yaml("alerts.yml")["groups"] for rule in group["rules"]}
+    count = 'on (stream) group_left () count by (stream) (up{job="ingest"})'
+    assert rules["CardinalClusterNoMajority"].endswith(f"<= {count}")
+    assert rules["CardinalClusterMemberAway"].endswith(f"< {count}")
+    (job,) = [job for job in yaml("prometheus-cluster.yml")["scrape_configs"] if job["job_name"] == "ingest"]
+    (group,) = job["static_configs"]
+    assert group["labels"]["stream"]
+    assert len(group["targets"]) == 3
 
 
 def test_grafana_finds_the_dashboard_where_it_is_mounted() -> None:
     (provider,) = yaml("grafana/provisioning/dashboards/cardinal.yml")["providers"]
     mounts = dict(volume.split(":")[:2] for volume in services()["grafana"]["volumes"])
     assert mounts["./deploy/grafana/dashboards"] == provider["options"]["path"]
+    (source,) = yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    assert services()["prometheus-cluster"]["networks"]["default"]["aliases"] == ["prometheus"]
 
 
-def test_the_unit_starts_a_command_that_exists() -> None:
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("cardinal-produce@.service", {"${CARDINAL_FROM}": "dev://", "${CARDINAL_TO}": "null://"}),
+        (
+            "cardinal-ingest@.service",
+            {"${CARDINAL_NODE_ID}": "a", "${CARDINAL_TO}": "null://", "${STATE_DIRECTORY}": "/data"},
+        ),
+    ],
+)
+def test_a_unit_starts_a_command_that_exists(file: str, words: dict[str, str]) -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign] # systemd's names have capitals
-    unit.read(DEPLOY / "cardinal-produce@.service")
-    program, *words = unit["Service"]["ExecStart"].split()
+    unit.read(DEPLOY / file)
+    program, *line = unit["Service"]["ExecStart"].split()
     assert program.endswith("/cardinal")
-    words = [{"${CARDINAL_FROM}": "dev://", "${CARDINAL_TO}": "null://"}.get(word, word) for word in words[:-1]]
-    context = cardinal.make_context("cardinal", words)
+    assert words.keys() <= set(line)
+    context = cardinal.make_context("cardinal", [words.get(word, word) for word in line[:-1]])
     name, *arguments = context._protected_args + context.args
     command = cardinal.get_command(context, name)
     assert isinstance(command, click.Command)
     assert command.make_context(name, list(arguments), parent=context).params["to_url"] == "null://"
+    assert f"cardinal-{name}@" in file
+    assert ("${STATE_DIRECTORY}" in line) == ("StateDirectory" in unit["Service"])
     assert unit["Service"]["RestartPreventExitStatus"] == "2"
     assert (unit["Service"]["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0"), "it is not given up"
