@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,13 +51,15 @@ def run_block(language: str, text: str, folder: Path, *, seconds: float = 600) -
         (folder / "test_block.py").write_text(text, encoding="utf-8")
         (folder / "docs").symlink_to(ROOT / "docs")
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_block.py"]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    with (folder / "printed").open("w+") as printed:
+        # A session of its own: what a failed block left in the background ends with it, and holds up no pipe.
+        running = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=printed, stderr=printed, start_new_session=True
+        )
+        try:
+            status = running.wait(seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    assert status == 0, f"{text}\n{(folder / 'printed').read_text()[-4000:]}"

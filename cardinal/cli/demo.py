@@ -44,8 +44,7 @@ _CLUSTER: Final = 3
 def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, cluster: bool, folder: str) -> None:
     """Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.
 
-    Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's. Ingest nodes need the
-    extras ingest and server.
+    Ends by itself; exit status 0 only if the lake and the consumer's chain equal the node's.
 
     \b
     Example:

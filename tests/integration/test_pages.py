@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 RUN_ELSEWHERE = {"spark.md"}  # tests/spark/test_docs.py, in one Spark session
-WRITTEN_PORTS = ("9092", "8765", "9464")
+INGEST_PORTS = tuple(f"{first}84{last}" for first in (40, 41, 42, 43) for last in (0, 1, 2, 3))
+WRITTEN_PORTS = ("9092", "8765", "9464", *INGEST_PORTS)
 CHAIN = (
     "cardinal broker up --port 9092 --data ./kafka\n"
     "cardinal produce --from 'dev://?seed=7&blocks=40&reorg-rate=0.2' --to kafka://127.0.0.1:9092"
     " --producer-id one --start earliest\n"
 )
 WORDS = 1_050
-RUN = {"README.md": 5, "consuming.md": 3, "ethereum.md": 2, "operating.md": 4, "producing.md": 1, "testing.md": 3}
+RUN = {
+    "README.md": 5,
+    "consuming.md": 3,
+    "ethereum.md": 2,
+    "ingest.md": 3,
+    "operating.md": 4,
+    "producing.md": 1,
+    "testing.md": 3,
+}
 """Blocks that run here, at least; those of Spark's page run in tests/spark/test_docs.py."""
 NEVER_RUN = {("operating.md", "console"): 1, ("spark.md", "sql"): 1, ("testing.md", "console"): 1}
 """Blocks that no test runs, beside plain text: they need a node or a lake of their own."""
