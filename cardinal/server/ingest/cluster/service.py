@@ -189,8 +189,12 @@ class Member:
         if state is None:
             return None
         missing = replica.wanted
-        reasons = (node.refuses, self._obstacle(), promoter.waits_for, promoter.failure)
-        bodies = (f"the body of block {ref.number}, which is agreed, is missing here" for ref in missing[:1])
+        pending = {
+            "publishers are refused": node.refuses,
+            "no capacity": self._obstacle(),
+            "promotion": promoter.waits_for or promoter.failure,
+            "bodies are missing": missing,
+        }
         return MemberStatus(
             leader={replica.leader or "": 1},
             agreed_batch=state.num,
@@ -204,7 +208,7 @@ class Member:
             promoter=int(promoter.promotion.active),
             claim_offset=replica.log.position.offset,
             claims_total=agreement.claims,
-            pending=dict.fromkeys(filter(None, (*reasons, *bodies)), 1),
+            pending={reason: 1 for reason, why in pending.items() if why},
             links_ended_total=dict(links.ended),
             agreement_events_total=dict(agreement.events),
         )
