@@ -107,6 +107,8 @@ class Links:
         self._accepted: dict[Hashable, asyncio.StreamWriter] = {}
         self._names = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reported: dict[tuple[str, str], tuple[Reason, str]] = {}
+        """Last logged end of each link since it was connected; strangers share one."""
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -275,11 +277,15 @@ class Links:
         """Log and count what an operator may have to know."""
         peer = change.peer or "a stranger"
         if change.state is LinkState.CONNECTED:
+            self._reported.pop((way, peer), None)
             LOG.info("the link %s %s is connected", way, peer)
         elif change.state is LinkState.SUSPECTED:
             LOG.warning("the link %s %s makes no progress", way, peer)
         elif change.reason is not None:
             self.ended[change.reason] += 1
+            if self._reported.get((way, peer)) == (change.reason, change.detail):
+                return  # it is dialed again and again
+            self._reported[way, peer] = change.reason, change.detail
             level = "info" if change.reason in _QUIET else "warning"
             getattr(LOG, level)(
                 "the link %s %s ended (%s): %s", way, peer, change.reason, change.detail or "no details"
