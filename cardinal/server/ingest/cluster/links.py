@@ -104,6 +104,7 @@ class Links:
         self._outgoing = {peer: OutgoingLink(identity, peer, draw, now(), settings) for peer in self._addresses}
         self._acceptor = Acceptor(identity, settings)
         self._dialed: dict[str, asyncio.StreamWriter] = {}
+        self._dials: dict[str, asyncio.Task[None]] = {}
         self._accepted: dict[Hashable, asyncio.StreamWriter] = {}
         self._names = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -154,14 +155,14 @@ class Links:
                 f"members cannot be served at {self._listen[0]}:{self._listen[1]}: {error.strerror}", setting="members"
             ) from None
         try:
-            async with server:
-                while True:
-                    now = self._now()
-                    for peer, link in self._outgoing.items():
-                        self._act(peer, link.tick(now))
-                    self._act_all(self._acceptor.tick(now))
-                    await asyncio.sleep(_TICK_SECONDS)
+            while True:
+                now = self._now()
+                for peer, link in self._outgoing.items():
+                    self._act(peer, link.tick(now))
+                self._act_all(self._acceptor.tick(now))
+                await asyncio.sleep(_TICK_SECONDS)
         finally:
+            server.close()  # from Python 3.12 on, its end waits for the connections of peers, which are ended here
             self.close()
             for task in self._tasks:
                 task.cancel()
@@ -199,12 +200,14 @@ class Links:
         for effect in effects:
             match effect:
                 case Dial(connection):
-                    self._start(self._dial(peer, connection))
+                    self._dials[peer] = self._start(self._dial(peer, connection))
                 case Send(data):
                     self._dialed[peer].write(data)
                 case Close():
-                    if peer in self._dialed:
-                        self._dialed.pop(peer).close()
+                    # Opened or not: a connection that opens later would take the place of the next one, and a silent
+                    # one would wait for what was written to be sent.
+                    self._dialed.pop(peer, None)
+                    self._dials.pop(peer).cancel()
                 case SnapshotWanted():
                     self._host.snapshot(peer)
                 case Changed():
@@ -260,18 +263,19 @@ class Links:
             self._host.receive(peer, kind, payload, partial(self._committed, name, seq))
         except ViolationError as error:
             LOG.warning("the link of %s is closed, it broke the protocol (%s): %s", peer, error.violation, error.reason)
-            ended = self._acceptor.links[name].close(Reason.DECODER_FAILURE, self._now())
-            self._act_all([(name, effect) for effect in ended])
+            if (link := self._acceptor.links.get(name)) is not None:  # what came behind it may have ended it
+                self._act_all([(name, effect) for effect in link.close(Reason.DECODER_FAILURE, self._now())])
 
     def _committed(self, name: Hashable, seq: int) -> None:
         self._act_all(self._acceptor.committed(name, seq, self._now()))
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
+    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _changed(self, way: str, change: Changed) -> None:
         """Log and count what an operator may have to know."""

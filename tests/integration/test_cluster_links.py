@@ -1,0 +1,120 @@
+"""Links between members on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cardinal.protocols.mesh import MeshSettings
+from cardinal.server.ingest.cluster.links import Links
+from cardinal.server.ingest.tls import PeerContexts, peer_contexts
+from certificates import Authority
+from meshing import cluster, identity
+
+IMPATIENT = MeshSettings(dial_timeout=0.3, backoff=0.05, backoff_most=0.05)
+
+
+class Counting:
+    """The node behind the links: it has no facts, and counts messages."""
+
+    def __init__(self) -> None:
+        self.links: Links
+        self.begun = 0
+        self.received: list[bytes] = []
+
+    def begin(self, peer: str) -> None:
+        del peer
+        self.begun += 1
+
+    def receive(self, peer: str, kind: int, payload: bytes, committed: Callable[[], None]) -> None:
+        del peer, kind
+        self.received.append(payload)
+        committed()
+
+    def snapshot(self, peer: str) -> None:
+        self.links.snapshot(peer, [])
+
+
+class SlowHandshakes:
+    """Relay to a port: what the first clients send is held back until it is opened."""
+
+    def __init__(self, port: int, held: int) -> None:
+        self.opened = asyncio.Event()
+        self.accepted = 0
+        self._port = port
+        self._held = held
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        with contextlib.suppress(OSError):
+            if self.accepted <= self._held:
+                await self.opened.wait()
+            there = await asyncio.open_connection("127.0.0.1", self._port)
+            await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+        writer.transport.abort()
+
+
+async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+    writer.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - sockets
+            await asyncio.sleep(0.01)
+
+
+def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_one(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "authority")
+    leaf = authority.sign("member", hosts=("127.0.0.1",))
+    tls = peer_contexts(leaf.certificate, leaf.key, authority.certificate)
+    asyncio.run(late_connection(tls))
+
+
+async def late_connection(tls: PeerContexts) -> None:
+    there = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = there.sockets[0].getsockname()[1]
+    there.close()
+    relay = SlowHandshakes(port, held=1)
+    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    dialer, acceptor = Counting(), Counting()
+    dialer.links = links("a", dialer, 0, address, tls)
+    acceptor.links = links("b", acceptor, port, "127.0.0.1:1", tls)
+    running = [asyncio.ensure_future(one.links.run()) for one in (dialer, acceptor)]
+    try:
+        await until(lambda: acceptor.begun == 1)
+        assert relay.accepted == 2
+        relay.opened.set()
+        late = asyncio.get_running_loop().time() + 1
+        sent = 0
+        while asyncio.get_running_loop().time() < late:
+            dialer.links.send("b", 1, b"%d" % sent)
+            sent += 1
+            await asyncio.sleep(0.02)  # the late one opens meanwhile
+            assert not any(one.done() for one in running), running
+        await until(lambda: len(acceptor.received) == sent)
+        assert acceptor.received == [b"%d" % one for one in range(sent)]
+    finally:
+        for one in running:
+            one.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        server.close()
+
+
+def links(name: str, host: Counting, listen: int, peer: str, tls: PeerContexts) -> Links:
+    members = cluster("ab")
+    members = replace(members, members=tuple(replace(one, address=peer) for one in members.members))
+    return Links(
+        identity(name, members),
+        host,
+        ("127.0.0.1", listen),
+        server_tls=tls.server,
+        client_tls=tls.client,
+        settings=IMPATIENT,
+    )
