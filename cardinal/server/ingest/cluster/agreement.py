@@ -131,6 +131,7 @@ class Agreement:
         self._timer: asyncio.TimerHandle | None = None
         self._steps: asyncio.Queue[_Waiting] = asyncio.Queue()
         self._uncommitted = 0
+        self._ended = False
         self._admitted: dict[Ref, asyncio.Future[None]] = {}
         """Blocks that are not durable yet."""
         self._fresh: list[tuple[Block, bytes]] = []
@@ -146,12 +147,19 @@ class Agreement:
             StoreError: a commit failed.
 
         """
-        while True:
-            step = await self._steps.get()
-            if step.committed is not None:
-                await asyncio.wrap_future(step.committed)
-            self._uncommitted -= 1
-            self._act(step)
+        try:
+            while True:
+                step = await self._steps.get()
+                if step.committed is not None:
+                    await asyncio.wrap_future(step.committed)
+                self._uncommitted -= 1
+                self._act(step)
+        finally:
+            # The node ends when nobody waits for a block any more.
+            self._ended = True
+            for done in self._admitted.values():
+                if not done.done():
+                    done.set_exception(self._not_stored())
 
     # --- blocks -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +184,8 @@ class Agreement:
         """
         ref = self._ref(block)
         content = await asyncio.to_thread(lambda: hashlib.sha256(body).digest())
+        if self._ended:
+            raise self._not_stored()
         if ref not in self._admitted:
             parent_hash, weight = object_of(parent).hash, self._blocks.weight(block.number, body)
             facts = Block(block.number, ref.hash, parent_hash, weight, content, len(body))
@@ -184,6 +194,10 @@ class Agreement:
                 self._loop.call_later(_LINGER_SECONDS, self._admit)
             self._fresh.append((facts, body))
         await asyncio.shield(self._admitted[ref])
+
+    @staticmethod
+    def _not_stored() -> StoreError:
+        return StoreError("nothing is stored any more: this node ends")
 
     def _admit(self) -> None:
         """Admit the blocks that came together, lowest first."""
