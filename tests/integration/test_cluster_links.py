@@ -8,13 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from cardinal.embedded import free_port
 from cardinal.protocols.mesh import MeshSettings
 from cardinal.server.ingest.cluster.links import Links
 from cardinal.server.ingest.tls import PeerContexts, peer_contexts
+from cardinal.testing import TcpProxy
+from cardinal.testing.proxy import Link
 from certificates import Authority
 from meshing import cluster, identity
 
-IMPATIENT = MeshSettings(dial_timeout=0.3, backoff=0.05, backoff_most=0.05)
+IMPATIENT = MeshSettings(heartbeat_idle=0.2, suspect_after=0.5, dial_timeout=0.3, backoff=0.05, backoff_most=0.05)
+CLEAR_TEXT = PeerContexts(None, None)
 
 
 class Counting:
@@ -107,7 +111,32 @@ async def late_connection(tls: PeerContexts) -> None:
         server.close()
 
 
-def links(name: str, host: Counting, listen: int, peer: str, tls: PeerContexts) -> Links:
+def test_a_peer_that_is_suspected_is_not_connected() -> None:
+    asyncio.run(silent_peer())
+
+
+async def silent_peer() -> None:
+    ports = {"a": free_port(), "b": free_port()}
+    with TcpProxy(f"127.0.0.1:{ports['b']}") as proxy:
+        here, there = Counting(), Counting()
+        here.links = links("a", here, ports["a"], proxy.address)
+        there.links = links("b", there, ports["b"], f"127.0.0.1:{ports['a']}")
+        running = [asyncio.ensure_future(one.links.run()) for one in (here, there)]
+        try:
+            await until(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
+            proxy.impair(Link(blackhole=True))
+            await until(lambda: here.links.suspected == ["b"] and there.links.suspected == ["a"])
+            assert here.links.connected == there.links.connected == []
+            proxy.heal()
+            await until(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
+            assert not here.links.ended
+        finally:
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+def links(name: str, host: Counting, listen: int, peer: str, tls: PeerContexts = CLEAR_TEXT) -> Links:
     members = cluster("ab")
     members = replace(members, members=tuple(replace(one, address=peer) for one in members.members))
     return Links(

@@ -115,9 +115,9 @@ class Links:
 
     @property
     def connected(self) -> list[str]:
-        """Peers with which messages pass both ways."""
-        heard = {link.peer for link in self._acceptor.links.values() if link.is_connected}
-        return [peer for peer, link in self._outgoing.items() if link.is_connected and peer in heard]
+        """Peers with which messages pass both ways; none of these is suspected."""
+        heard = {link.peer for link in self._acceptor.links.values() if link.state is LinkState.CONNECTED}
+        return [peer for peer, link in self._outgoing.items() if link.state is LinkState.CONNECTED and peer in heard]
 
     @property
     def suspected(self) -> list[str]:
