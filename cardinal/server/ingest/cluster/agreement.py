@@ -297,6 +297,8 @@ class Agreement:
         then: Callable[[], object] = lambda: None,
     ) -> None:
         """Commit the rows of a step, then perform its actions, then call ``then``."""
+        if self._ended:
+            return
         self._arm()
         bodies = bodies or {}
         committed = self._rows.apply(step.rows, bodies) if step.rows else None

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. The rows of a step are one transaction, in the order of the steps.
+1. The rows of a step are one transaction, in the order of the steps. After one that fails no later one is committed:
+   it may vouch for what the failed one held, as a signature does for bodies.
 2. A block's body is in the table ``blocks`` of the :class:`~cardinal.server.ingest.store.BodyStore`, which marks an
    agreed block as promoted: its row outlives its body while a fork may begin at it.
 3. A body that is being sent to a peer outlives its deletion by one step at least.
@@ -10,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cardinal.errors import ConfigurationError, ViolationError
@@ -38,7 +40,6 @@ from cardinal.server.ingest.peers.objects import Objects, object_of
 from cardinal.server.ingest.store import signed
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
@@ -86,6 +87,8 @@ class ReplicaRows:
         self._objects = objects
         self._pinned: list[tuple[int, bytes]] = []
         """Blocks whose bodies are to go when peers have them."""
+        self._last: Future[None] | None = None
+        """The commit of the newest step."""
 
         def create(database: sqlite3.Connection) -> int:
             for table in _TABLES:
@@ -134,11 +137,16 @@ class ReplicaRows:
 
     def apply(self, rows: Sequence[Row], bodies: Mapping[Ref, bytes]) -> Future[None]:
         """Commit the rows of a step; ``bodies`` has those of its new blocks."""
+        before = self._last
 
         def write(database: sqlite3.Connection) -> int:
+            # One that is not done is in the same transaction.
+            if before is not None and before.done() and before.exception() is not None:
+                raise sqlite3.OperationalError("an earlier step could not be stored")
             return sum(self._write(database, row, bodies) for row in rows)
 
-        return self._store.write(write)
+        self._last = self._store.write(write)
+        return self._last
 
     def _write(self, database: sqlite3.Connection, row: Row, bodies: Mapping[Ref, bytes]) -> int:
         match row:
