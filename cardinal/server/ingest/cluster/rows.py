@@ -178,14 +178,20 @@ class ReplicaRows:
     def _put_block(self, database: sqlite3.Connection, block: Block, body: bytes) -> int:
         named = self._objects.block_of(object_of(BlockId(block.number, block.hash)))
         parent = block.parent if named.hash else b""
-        added = database.execute(
+        name = signed(block.number), named.hash
+        # A body of other content may be here, deleted and still being sent to a peer.
+        self._pinned = [one for one in self._pinned if one != named]
+        counted = database.execute(
+            "SELECT size FROM blocks WHERE number = ? AND hash = ? AND promoted = 0", name
+        ).fetchall()
+        ((promoted,),) = database.execute(
             "INSERT INTO blocks (number, hash, parent, size, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT (number, hash) "
-            "DO UPDATE SET body = excluded.body, size = excluded.size WHERE body IS NULL RETURNING promoted",
-            (signed(block.number), named.hash, parent, len(body), body),
+            "DO UPDATE SET body = excluded.body, size = excluded.size RETURNING promoted",
+            (*name, parent, len(body), body),
         ).fetchall()
         fields = block.hash, signed(block.number), block.parent, _weight(block.weight), block.content, block.size
         database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, ?)", fields)
-        return 0 if added in ([], [(1,)]) else len(body)
+        return 0 if promoted else len(body) - sum(int(size) for (size,) in counted)
 
     def _delete_block(self, database: sqlite3.Connection, ref: Ref) -> int:
         block = self._objects.block_of(object_of(BlockId(*ref)))
