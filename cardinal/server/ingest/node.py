@@ -415,7 +415,7 @@ class IngestNode:
             body = await asyncio.to_thread(b"".join, copy.framed)
             copy.framed.clear()
             await self._verifier.verify(block, copy.parent, body)
-            if self._majority is not None:
+            if self._majority is not None and (block, attempt) in self._copies:
                 self._attempts[block] = attempt
             await self._write(block, copy.parent, body)
         except ApplicationError as error:
