@@ -48,7 +48,15 @@ _WIDTHS: Final = {24: 1, 25: 2, 26: 4, 27: 8}
 _INDEFINITE: Final = 31
 _DIRECT: Final = 24
 """Arguments below it are in the initial byte."""
-_LEAST: Final = {24: _DIRECT, 25: 1 << 8, 26: 1 << 16, 27: 1 << 32}
+_BYTE: Final = 1 << 8
+_ONE_BYTE: Final = 24
+"""Additional information of an argument of one byte."""
+_SHORT: Final = [
+    [bytes((major << 5 | n,) if n < _DIRECT else (major << 5 | _ONE_BYTE, n)) for n in range(_BYTE)]
+    for major in range(8)
+]
+"""Heads of arguments below 256 by major type."""
+_LEAST: Final = {24: _DIRECT, 25: _BYTE, 26: 1 << 16, 27: 1 << 32}
 """Least argument that needs the width."""
 
 _T = TypeVar("_T")
@@ -61,9 +69,9 @@ Parser = Generator[int, None, _T]
 
 def head(major: int, argument: int) -> bytes:
     """The shortest head of an item; the caller has checked that the argument fits 64 bits."""
-    if argument < _DIRECT:
-        return bytes((major << 5 | argument,))
-    info = 24 if argument < 1 << 8 else 25 if argument <= WORD_16 else 26 if argument <= WORD_32 else 27
+    if 0 <= argument < _BYTE:
+        return _SHORT[major][argument]
+    info = 24 if argument < _BYTE else 25 if argument <= WORD_16 else 26 if argument <= WORD_32 else 27
     return bytes((major << 5 | info,)) + argument.to_bytes(_WIDTHS[info], "big")
 
 
@@ -212,15 +220,24 @@ Value: TypeAlias = "int | bytes | str | Sequence[Value]"
 
 def dump(value: Value) -> bytes:
     """The one encoding of a value; the caller has checked that integers fit 64 bits."""
-    match value:
-        case int():
-            return head(UNSIGNED, value)
-        case bytes():
-            return byte_string(value)
-        case str():
+    parts: list[bytes] = []
+    _dump((value,), parts)
+    return b"".join(parts)
+
+
+def _dump(values: Sequence[Value], parts: list[bytes]) -> None:
+    """Append the encodings of values."""
+    for value in values:
+        if isinstance(value, bytes):
+            parts += (head(BYTE_STRING, len(value)), value)
+        elif isinstance(value, int):
+            parts.append(head(UNSIGNED, value))
+        elif isinstance(value, str):
             text = value.encode()
-            return head(TEXT, len(text)) + text
-    return head(ARRAY, len(value)) + b"".join(map(dump, value))
+            parts += (head(TEXT, len(text)), text)
+        else:
+            parts.append(head(ARRAY, len(value)))
+            _dump(value, parts)
 
 
 def load(data: bytes, depth: int = 4) -> Value:
@@ -230,36 +247,43 @@ def load(data: bytes, depth: int = 4) -> Value:
         ViolationError: DecoderFailure.
 
     """
-    value, at = _value(data, 0, depth)
+    (value,), at = _items(data, 0, 1, depth)
     if at != len(data):
         raise refused(f"{len(data) - at} bytes after the value")
     return value
 
 
-def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
-    """The value that begins at a place, and its end."""
-    if at == len(data):
-        raise refused("the bytes end inside a value")
-    major, argument = data[at] >> 5, data[at] & 31
-    if major not in _MAJORS:
-        raise refused(f"major type {major}")
-    at += 1
-    if argument >= _DIRECT:
-        argument, at = _wide(data, at, argument)
-    if major == UNSIGNED:
-        return argument, at
-    if argument > len(data) - at:  # every item of an array takes a byte
-        raise refused("the bytes end inside a value")
-    if major == BYTE_STRING:
-        return data[at : at + argument], at + argument
-    if major == TEXT:
-        return _text(data[at : at + argument]), at + argument
-    if depth == 0:
+def _items(data: bytes, at: int, count: int, depth: int) -> tuple[list[Value], int]:
+    """So many values from a place on, and their end. A call for each array, none for a value: members decode a lot."""
+    if depth < 0:
         raise refused("arrays are too deep")
     items: list[Value] = []
-    for _ in range(argument):
-        item, at = _value(data, at, depth - 1)
-        items.append(item)
+    size = len(data)
+    for _ in range(count):
+        if at == size:
+            raise refused("the bytes end inside a value")
+        first = data[at]
+        major, argument = first >> 5, first & 31
+        if major not in _MAJORS:
+            raise refused(f"major type {major}")
+        at += 1
+        if argument == _ONE_BYTE and at < size and data[at] >= _DIRECT:
+            argument = data[at]
+            at += 1
+        elif argument >= _DIRECT:
+            argument, at = _wide(data, at, argument)
+        if major == UNSIGNED:
+            items.append(argument)
+            continue
+        if argument > size - at:  # every item of an array takes a byte
+            raise refused("the bytes end inside a value")
+        if major == ARRAY:
+            item, at = _items(data, at, argument, depth - 1)
+            items.append(item)
+            continue
+        piece = data[at : at + argument]
+        items.append(piece if major == BYTE_STRING else _text(piece))
+        at += argument
     return items, at
 
 

@@ -53,24 +53,33 @@ _AGREED: Final = (8, 4)
 
 # --- shapes: what a decoded value must look like ------------------------------------------------------------------
 
-Shape: TypeAlias = "tuple[Callable[[Value], Any] | Shape, ...] | list[Shape]"
-"""A tuple is an array of exactly these leaves and arrays, a list an array of any number of the one."""
+Shape: TypeAlias = Callable[[Value], Any]
+"""Reader of a value: returns what it stands for, and raises a ViolationError (DecoderFailure) for anything else."""
 
 
-def fit(value: Value, shape: Shape) -> Any:  # noqa: ANN401 - the shape gives the type
-    """The value as its shape has it, arrays as tuples.
+def array(*parts: Shape, make: Callable[[list[Any]], Any] = tuple) -> Shape:
+    """An array of exactly these parts; ``make`` builds the result of theirs."""
+    length = len(parts)
 
-    Raises:
-        ViolationError: DecoderFailure; it has another shape.
+    def shape(value: Value) -> Any:  # noqa: ANN401 - the parts give the type
+        if not isinstance(value, list):
+            raise cbor.refused("not an array")
+        if len(value) != length:
+            raise cbor.refused(f"an array of {len(value)}, not {length}")
+        return make([part(item) for part, item in zip(parts, value, strict=True)])
 
-    """
-    if not isinstance(value, list):
-        raise cbor.refused("not an array")
-    if isinstance(shape, list):
-        return tuple([fit(item, shape[0]) for item in value])
-    if len(value) != len(shape):
-        raise cbor.refused(f"an array of {len(value)}, not {len(shape)}")
-    return tuple([part(item) if callable(part) else fit(item, part) for item, part in zip(value, shape, strict=True)])
+    return shape
+
+
+def many(part: Shape) -> Shape:
+    """An array of any number of the part."""
+
+    def shape(value: Value) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise cbor.refused("not an array")
+        return tuple([part(item) for item in value])
+
+    return shape
 
 
 def uint(value: Value) -> int:
@@ -110,9 +119,10 @@ def signature(value: Value) -> bytes:
 
 def weight(value: Value) -> int:
     """A weight: big-endian bytes, minimal."""
-    if octets(value)[:1] == b"\0":
+    data = octets(value)
+    if data[:1] == b"\0":
         raise cbor.refused("a weight that is not minimal")
-    return int.from_bytes(octets(value), "big")
+    return int.from_bytes(data, "big")
 
 
 def skips(value: Value) -> int:
@@ -140,8 +150,8 @@ def minimal(number: int) -> bytes:
 
 # --- batches ------------------------------------------------------------------------------------------------------
 
-_REF: Final = (uint, hash_)
-_HEADER: Final[Shape] = (exactly(_BATCH), hash_, text, uint, hash_, hash_, hash_, weight, [(uint, hash_, hash_)])
+_ITEM: Final = array(uint, hash_, hash_, make=Item._make)
+_HEADER: Final = array(exactly(_BATCH), hash_, text, uint, hash_, hash_, hash_, weight, many(_ITEM))
 
 
 def seal_header(  # noqa: PLR0917 - the layout's fields in their order
@@ -167,9 +177,8 @@ def read_header(raw: bytes) -> Header:
         ViolationError: DecoderFailure.
 
     """
-    _, cluster, stream, num, prev, state, parent, heaviness, items = fit(load(raw), _HEADER)
-    entries = tuple(Item(*item) for item in items)
-    return Header(cluster, stream, num, prev, state, parent, heaviness, entries, raw, digest(raw))
+    _, cluster, stream, num, prev, state, parent, heaviness, items = _HEADER(load(raw))
+    return Header(cluster, stream, num, prev, state, parent, heaviness, items, raw, digest(raw))
 
 
 # --- messages -----------------------------------------------------------------------------------------------------
@@ -188,18 +197,14 @@ def _answer(value: Value) -> Answer:
 KINDS: Final[dict[type[Message], int]] = {Observed: 1, Propose: 2, Proposal: 3, Candidate: 4, Saved: 5}
 """Number of each kind of message on a link."""
 
-_MESSAGES: Final[dict[int, tuple[Shape, Callable[..., Message]]]] = {
-    1: (
-        (text, [(uint, hash_, hash_, weight, hash_, uint)]),
-        lambda stream, blocks: Observed(stream, tuple(Block(*block) for block in blocks)),
-    ),
-    2: ((text, uint, hash_, uint, skips), Propose),
-    3: (
-        (text, uint, uint, _answer, [_REF]),
-        lambda stream, num, turn, answer, refs: Proposal(stream, num, turn, answer, tuple(Ref(*ref) for ref in refs)),
-    ),
-    4: ((text, _header_bytes), Candidate),
-    5: ((text, uint, hash_, signature), Saved),
+_BLOCK: Final = array(uint, hash_, hash_, weight, hash_, uint, make=Block._make)
+_REF: Final = array(uint, hash_, make=Ref._make)
+_MESSAGES: Final[dict[int, tuple[Shape, type[Message]]]] = {
+    1: (array(text, many(_BLOCK)), Observed),
+    2: (array(text, uint, hash_, uint, skips), Propose),
+    3: (array(text, uint, uint, _answer, many(_REF)), Proposal),
+    4: (array(text, _header_bytes), Candidate),
+    5: (array(text, uint, hash_, signature), Saved),
 }
 
 
@@ -246,20 +251,23 @@ def decode(kind: int, payload: bytes) -> Message:
     if kind not in _MESSAGES:
         raise cbor.refused(f"no message of kind {kind}")
     shape, build = _MESSAGES[kind]
-    return build(*fit(load(payload), shape))
+    return build(*shape(load(payload)))
 
 
 # --- records and markers ------------------------------------------------------------------------------------------
 
-_RECORDS: Final[dict[int, tuple[Shape, Callable[..., Record]]]] = {
+_RECORDS: Final[dict[int, tuple[Shape, type[Record]]]] = {
     _EPOCH_RECORD: (
-        (uint, text, uint, hash_, hash_, [(text, hash_)], text, uint, uint, uint, octets, text, signature),
+        array(
+            uint, text, uint, hash_, hash_, many(array(text, hash_)), text, uint, uint, uint, octets, text, signature
+        ),
         Epoch,
     ),
-    _CLAIM_RECORD: ((uint, _header_bytes, text, skips, [(text, signature)], signature), Claim),
-    _CHECKPOINT_RECORD: ((uint, octets, text, signature), Checkpoint),
-    _CLOSE_RECORD: ((uint, octets, text, signature), Close),
+    _CLAIM_RECORD: (array(uint, _header_bytes, text, skips, many(array(text, signature)), signature), Claim),
+    _CHECKPOINT_RECORD: (array(uint, octets, text, signature), Checkpoint),
+    _CLOSE_RECORD: (array(uint, octets, text, signature), Close),
 }
+_MARKER_SHAPE: Final = array(exactly(_MARKER), hash_, text, uint, uint, hash_, text)
 
 
 def decode_record(data: bytes) -> Record:
@@ -270,10 +278,10 @@ def decode_record(data: bytes) -> Record:
 
     """
     value = load(data)
-    if not isinstance(value, list) or not value or value[0] not in _RECORDS:
+    if not isinstance(value, list) or not value or uint(value[0]) not in _RECORDS:
         raise cbor.refused("no record")
-    shape, build = _RECORDS[value[0]]
-    return build(*fit(value, shape)[1:])
+    shape, build = _RECORDS[uint(value[0])]
+    return build(*shape(value)[1:])
 
 
 def decode_marker(data: bytes) -> Marker:
@@ -283,7 +291,7 @@ def decode_marker(data: bytes) -> Marker:
         ViolationError: DecoderFailure.
 
     """
-    return Marker(*fit(load(data), (exactly(_MARKER), hash_, text, uint, uint, hash_, text))[1:])
+    return Marker(*_MARKER_SHAPE(load(data))[1:])
 
 
 def encode_agreed(num: int, index: int) -> bytes:

@@ -12,10 +12,12 @@ from typing import Final
 
 from cardinal.protocols.cbor import dump, load
 
-from .codec import Shape, exactly, fit, hash_, minimal, text, uint, weight
+from .codec import array, exactly, hash_, many, minimal, text, uint, weight
 from .types import NO_HASH, Head, Header, Ref, Refusal, digest
 
 _STATE: Final = "cardinal/state/1"
+_HEAD: Final = array(uint, hash_, weight, make=Head._make)
+_SHAPE: Final = array(exactly(_STATE), hash_, text, uint, hash_, _HEAD, uint, many(array(uint, hash_)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,9 @@ class State:
             ViolationError: DecoderFailure.
 
         """
-        shape: Shape = (exactly(_STATE), hash_, text, uint, hash_, (uint, hash_, weight), uint, [(uint, hash_)])
-        _, cluster, stream, num, batch, head, highest, refs = fit(load(raw), shape)
+        _, cluster, stream, num, batch, head, highest, refs = _SHAPE(load(raw))
         ring = {one: number for number, one in refs}
-        return cluster, stream, cls(num, batch, Head(*head), highest, ring, raw, digest(raw), rules)
+        return cluster, stream, cls(num, batch, head, highest, ring, raw, digest(raw), rules)
 
     def extends(self, parent: bytes, heaviness: int) -> bool:
         """A run of blocks above ``parent`` with this weight becomes the head of consumers."""

@@ -52,7 +52,7 @@ def test_no_message(kind: int, value: Value) -> None:
         decode(kind, dump(value))
 
 
-@pytest.mark.parametrize("value", [1, [], [4], [b"1"], [1], [2, b"", "a", b""]])
+@pytest.mark.parametrize("value", [1, [], [4], [b"1"], [[]], [1], [2, b"", "a", b""]])
 def test_no_record(value: Value) -> None:
     with pytest.raises(ViolationError):
         decode_record(dump(value))
