@@ -1,4 +1,4 @@
-"""The benchmarks over Kafka and of the ingest node run from end to end; their figures are not looked at here."""
+"""The benchmarks over Kafka and of ingest nodes run from end to end; their figures are not looked at here."""
 
 from __future__ import annotations
 
@@ -35,10 +35,18 @@ INGEST = [
     r"resident memory of the node over [\d,]+ blocks",
     *(rf"  diffusion, {legs} +[\d.]+ MB/s +\d+% of raw" for legs in ("memory to memory", "disk to disk")),
 ]
+CLUSTER = [
+    *(rf"  n = {n}, batches of +{size}: +[\d,]+ blocks/s" for n in (1, 3, 5) for size in (1, 10, 100, 500)),
+    r"  direct, to ChainUpdates +[\d.]+ MB/s",
+    *(rf"  n = {n}, to ChainUpdates +[\d.]+ MB/s +\d+% of direct" for n in (1, 3)),
+    *(rf"blocks of 200 items of 1500 B, {rate} a second" for rate in (1, 10)),
+    *(rf"  n = {n}, last item to {at} +p50 +[\d.]+ " for n in (1, 3) for at in ("acknowledgement", "ChainUpdate")),
+    *(rf"  dead {role} +[\d.]+ .* goal" for role in ("leader", "promoter")),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rows"), [("kafka", KAFKA), ("ingest", INGEST)])
+@pytest.mark.parametrize(("name", "rows"), [("kafka", KAFKA), ("ingest", INGEST), ("cluster", CLUSTER)])
 def test_one_command_prints_every_row_of_the_benchmark(name: str, rows: list[str]) -> None:
     command = [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
