@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 import warnings
 from typing import TYPE_CHECKING
@@ -14,13 +15,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis.errors import HypothesisDeprecationWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
+    from pathlib import Path
 
     from xdist.scheduler import LoadScopeScheduling
 
-# No property is judged by how long an example took, because machines are shared.
-settings.register_profile("cardinal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No property is judged by how long an example took, because machines are shared. Continuous integration runs all the
+# examples of every law with `--hypothesis-profile=full`; see also `tests/examples.py`.
+settings.register_profile("full", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("cardinal", settings.get_profile("full"), max_examples=25)
 settings.load_profile("cardinal")
+
+# Compiled modules are kept, also where the environment says not to (in containers): hundreds of processes import
+# Cardinal, and to rewrite the assertions of all test files takes three times as long as to load them.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ("secrets_watch",)  # passwords that show up anywhere fail the run
 
@@ -34,7 +43,28 @@ LONGEST_FIRST = ("tests/spark/", "tests/integration/", "tests/contract/", "tests
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits longest comes first, so that processes side by side end at about the same time."""
-    items.sort(key=lambda item: next((n for n, room in enumerate(LONGEST_FIRST) if item.nodeid.startswith(room)), 9))
+
+    def rank(item: pytest.Item) -> tuple[int, str]:
+        file = item.nodeid.split("::", 1)[0]
+        return next((n for n, room in enumerate(LONGEST_FIRST) if file.startswith(room)), 9), file
+
+    items.sort(key=rank)
+
+
+class RotatedFolder(pytest.Dir):
+    """A folder that each process of `pytest -n N` begins to collect elsewhere, so that they share compiling it."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        """The folder's files and folders, from another one on in each process."""
+        entries = list(super().collect())
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        begin = len(entries) * worker // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        return entries[begin:] + entries[:begin]
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector:
+    """Collect folders in rotated order; the order above is the same in every process."""
+    return RotatedFolder.from_parent(parent, path=path)
 
 
 @pytest.hookimpl(tryfirst=True)
