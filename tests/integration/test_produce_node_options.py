@@ -72,6 +72,7 @@ def test_state_is_published_where_it_is_asked_for(tmp_path: Path, how: str) -> N
     asyncio.run(_published_with_state(tmp_path, how))
 
 
+@pytest.mark.slow  # compiles geth
 @pytest.mark.node
 @asynchronous
 async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp_path: Path) -> None:
