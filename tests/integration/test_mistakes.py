@@ -204,6 +204,15 @@ def _full() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
 
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stream of a hundred blocks."""
+    folder = tmp_path_factory.mktemp("stream") / "log"
+    made = [*COMMAND, "produce", "--from", "dev://?blocks=100", "--to", f"file://{folder}"]
+    subprocess.run(made, check=True, capture_output=True, timeout=DEADLINE)
+    return folder
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full here")
 @pytest.mark.parametrize(
     ("args", "says"),
@@ -221,12 +230,10 @@ def _full() -> None:
         ),
     ],
 )
-def test_a_disk_that_is_full(folder: Path, args: tuple[str, ...], says: str) -> None:
-    made = [*COMMAND, "produce", "--from", "dev://?blocks=100", "--to", "file://log"]
-    subprocess.run(made, cwd=folder, check=True, capture_output=True, timeout=DEADLINE)
+def test_a_disk_that_is_full(folder: Path, log: Path, args: tuple[str, ...], says: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [*COMMAND, *(arg.replace("LOG", "file://log") for arg in args)],
+            [*COMMAND, *(arg.replace("LOG", f"file://{log}") for arg in args)],
             cwd=folder,
             check=False,
             stdout=full,

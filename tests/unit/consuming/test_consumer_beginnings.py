@@ -82,25 +82,37 @@ def test_a_number_that_the_stream_does_not_hold_is_named(broker: MemoryBroker) -
         consumer(broker, start=40)
 
 
-@pytest.mark.parametrize("partitions", [1, 2])
-@pytest.mark.parametrize("first", [300, 350, 400, 900, 950, 990, 995, 1000])
-def test_a_number_is_found_on_a_stream_that_was_repaired_long_after(partitions: int, first: int) -> None:
-    """The blocks from 300 to 400 came after block 1000, and halving lands in them or before them."""
-    with MemoryBroker(uuid.uuid4().hex, partitions=partitions) as broker:
+@pytest.fixture(scope="module", params=[1, 2])
+def repaired(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
+    """The blocks from 300 to 400 came after block 1000."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=request.param) as broker:
         publish(broker, [*line(1, 299), *line(401, 1000)])
         publish(broker, line(300, 400))
         publish(broker, line(1001, 1100))
-        with consumer(broker, start=first) as reading:
-            assert steps(until(reading, "1100a")) == [f"+{number}a" for number in range(first, 1101)]
+        yield broker
+
+
+@pytest.mark.parametrize("first", [300, 350, 400, 900, 950, 990, 995, 1000])
+def test_a_number_is_found_on_a_stream_that_was_repaired_long_after(repaired: MemoryBroker, first: int) -> None:
+    """Halving lands in the blocks that came late, or before them."""
+    with consumer(repaired, start=first) as reading:
+        assert steps(until(reading, "1100a")) == [f"+{number}a" for number in range(first, 1101)]
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[MemoryBroker]:
+    """A second producer is 300 blocks behind."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
+        publish(broker, line(1, 600))
+        for ahead, behind in zip(line(601, 1000), line(300, 699), strict=True):
+            publish(broker, [ahead])
+            publish(broker, [behind], "two")
+        yield broker
 
 
 @pytest.mark.parametrize("first", [350, 400, 500, 650, 700, 800, 900, 990])
-def test_a_number_is_found_where_a_second_producer_follows_far_behind(broker: MemoryBroker, first: int) -> None:
-    publish(broker, line(1, 600))
-    for ahead, behind in zip(line(601, 1000), line(300, 699), strict=True):
-        publish(broker, [ahead])
-        publish(broker, [behind], "two")
-    with consumer(broker, start=first) as reading:
+def test_a_number_is_found_where_a_second_producer_follows_far_behind(apart: MemoryBroker, first: int) -> None:
+    with consumer(apart, start=first) as reading:
         assert steps(until(reading, "1000a")) == [f"+{number}a" for number in range(first, 1001)]
 
 
