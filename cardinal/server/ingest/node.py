@@ -239,7 +239,7 @@ class IngestNode:
         return self._majority is None and self._arbiter.unlinked(block)
 
     async def keep(self, block: BlockId, parent: BlockId, body: bytes) -> None:
-        """A body came from a peer: verify it, store it, and acknowledge what follows.
+        """A body came from a peer: verify it, store it, and acknowledge what follows. One that comes too late is none.
 
         Raises:
             ApplicationError: it is not this block.
@@ -250,7 +250,12 @@ class IngestNode:
             if not self._blocks.reads_content:
                 await asyncio.to_thread(check_items, body)
             await self._verifier.verify(block, parent, body)
-        await self._write(block, parent, body)
+        try:
+            await self._write(block, parent, body)
+        except ApplicationError:
+            if block.number > self.floor:
+                raise
+            return  # the chain went on while it was fetched and verified, which is no fault of the peer
         if self._majority is None:
             self._carry_out(self._arbiter.stored(block, parent.hash, self._now()))
 
