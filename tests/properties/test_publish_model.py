@@ -65,7 +65,7 @@ def test_equal_seeds_choose_equal_inputs() -> None:
 def test_the_command_runs_schedules() -> None:
     result = CliRunner().invoke(main, ["--publish", "--seeds", "4"])
     assert result.exit_code == 0
-    assert result.output.startswith("4 schedules and networks of publishers: 0 differ")
+    assert result.output.startswith("4 schedules of publish: 0 differ")
 
 
 def test_the_command_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
