@@ -156,12 +156,12 @@ def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.R
     ],
 )
 def test_a_mistake_is_found_and_its_script_repeats_it(handler: str, reason: str) -> None:
-    settings = Settings(missing=handler == "ReadsMissing")
+    settings = Settings(blocks=6, missing=handler == "ReadsMissing")
     failure = find_failure(f"{HANDLERS}:{handler}", settings)
     assert failure is not None
     assert reason in failure.reason
     assert failure.story.startswith(failure.reason)
-    repeated = find_failure(f"{HANDLERS}:{handler}", Settings(first=failure.seed), script=failure.script)
+    repeated = find_failure(f"{HANDLERS}:{handler}", Settings(first=failure.seed, blocks=6), script=failure.script)
     assert repeated is not None
     assert repeated.reason == failure.reason
 
@@ -171,9 +171,9 @@ def test_a_handler_that_hangs_is_ended() -> None:
     reorg = next(at for at, update in enumerate(chain.updates()) if update.removed)
     assert reorg
     script = " ".join(chain.payloads)
-    failure = find_failure(f"{HANDLERS}:Hangs", Settings(first=1, timeout=3), script=script)
+    failure = find_failure(f"{HANDLERS}:Hangs", Settings(first=1, timeout=1), script=script)
     assert failure is not None
-    assert failure.reason == "the handler was not done after 3 s"
+    assert failure.reason == "the handler was not done after 1 s"
 
 
 def test_the_story_names_the_line_before_which_the_process_was_killed() -> None:
