@@ -105,9 +105,9 @@ def assert_delivered(stream: Stream, driven: Drive) -> None:
 # --- the whole consumer ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_a_chain_is_delivered_whole_through_a_flood_of_hostile_records(seed: int) -> None:
-    """Four times 25,000 records."""
+    """25,000 records each time."""
     stream = Stream(seed, blocks=100, every=10)
     driven = drive(stream)
     assert driven.records > 20_000
@@ -126,14 +126,15 @@ def test_the_same_hostile_records_give_the_same_updates_however_they_are_cut() -
     assert chain_of(three.updates) == chain_of(one.updates)
 
 
-def test_memory_stays_within_the_bound_through_a_flood() -> None:
+@pytest.mark.parametrize("records", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_memory_stays_within_the_bound_through_a_flood(records: int) -> None:
     """By the reassembler's own account (in `drive`), by what Python allocated, and by what the process holds."""
     stream = Stream(6, blocks=80, every=10)
     drive(stream, islice(stream, 2_000))
     gc.collect()
     resident = resident_bytes()
     tracemalloc.start()
-    drive(stream, islice(stream, 20_000))
+    drive(stream, islice(stream, records))
     gc.collect()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -165,7 +166,7 @@ def test_hostile_reorg_channels_do_not_stop_the_main_stream() -> None:
 
 
 @pytest.mark.parametrize("tracked", [None, ("/item/", "tip"), ("/n$",)])
-@pytest.mark.parametrize("seed", [11, 12, 13])
+@pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (12, 13))])
 def test_a_reassembler_reports_the_same_however_hostile_records_are_cut(
     seed: int, tracked: tuple[str, ...] | None
 ) -> None:

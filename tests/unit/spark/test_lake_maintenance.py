@@ -191,6 +191,7 @@ def test_no_lake_is_said_so(place: LakeLocation) -> None:
             call(place)
 
 
+@pytest.mark.slow
 def test_the_driver_keeps_a_lake_small(place: LakeLocation, caplog: pytest.LogCaptureFixture) -> None:
     """It joins small files every so many batches and removes old ones every so many times."""
     caplog.set_level("INFO")
