@@ -13,6 +13,7 @@ from cardinal.protocols.streams import BlockRef, ChainUpdate, Completed, Orderer
 from cardinal.testing.forks import ForkSettings, HeadMove, PlannedBlock, fork_script
 from cardinal_connectors.dev import DevChain, DevFeed, DevSettings
 from cardinal_connectors.dev.chain import ChainStep
+from examples import examples
 
 scripts = st.builds(
     ForkSettings,
@@ -98,7 +99,7 @@ def test_every_long_script_has_a_deep_reorg_one_to_a_shorter_chain_and_a_return(
     assert any(move.kind == "return" and len(move.added) > len(move.mined) for move in reorgs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(chains)
 def test_equal_settings_build_equal_blocks_that_all_verify(chain: DevSettings) -> None:
     first, second = list(DevChain(chain)), list(DevChain(chain))
@@ -112,7 +113,7 @@ def test_equal_settings_build_equal_blocks_that_all_verify(chain: DevSettings) -
     assert len(set(hashes)) == len(hashes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(chains)
 def test_a_feed_is_ordered_into_exactly_the_moves_of_the_script(chain: DevSettings) -> None:
     steps = list(DevChain(chain))
@@ -129,7 +130,7 @@ def test_a_feed_is_ordered_into_exactly_the_moves_of_the_script(chain: DevSettin
     ] == [(step.move.removed, step.move.added) for step in steps]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(chains, st.integers(0, 60), st.integers(1, 8))
 def test_a_feed_that_goes_on_after_a_crash_misses_nothing(chain: DevSettings, given_before: int, kept: int) -> None:
     whole = _follow(chain)
@@ -145,7 +146,7 @@ def test_a_feed_that_goes_on_after_a_crash_misses_nothing(chain: DevSettings, gi
     assert [one.hash for one in after if one.hash not in had] == [one.hash for one in whole[len(before) :]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(chains, st.data())
 def test_a_feed_ends_when_the_chain_has_the_block_that_until_names(chain: DevSettings, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, chain.blocks))

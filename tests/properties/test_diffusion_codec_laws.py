@@ -27,6 +27,7 @@ from cardinal.protocols.diffusion import (
     decode,
     encode,
 )
+from examples import examples
 
 EDGES = [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1]
 
@@ -118,7 +119,7 @@ def test_every_prefix_is_incomplete(state: State, message: Message) -> None:
 
 
 @given(MESSAGES, st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_mutations_raise_the_documented_errors_alone_whatever_the_pieces(
     case: tuple[State, Message], data: st.DataObject
 ) -> None:
@@ -192,7 +193,7 @@ def test_the_bytes_are_those_of_cbor2(cbor2: ModuleType, case: tuple[State, Mess
 
 
 @given(MESSAGES, st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_what_reads_here_reads_the_same_in_cbor2(
     cbor2: ModuleType, case: tuple[State, Message], data: st.DataObject
 ) -> None:

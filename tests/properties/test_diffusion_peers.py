@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cardinal.protocols.diffusion import Close
 from diffusing import Pool, id_of, make
 from diffusion_world import IMPAIRMENTS, World, finish, invalid
+from examples import examples
 
 SIZES = (8, 23, 24, 300, 900, 1_900, 2_100, 3_990, 4_100, 19_000)
 PATIENCE = 400
@@ -151,14 +152,14 @@ def run(seed: int, peers: list[tuple[str | None, float]]) -> None:
 
 
 @given(networks())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_body_of_a_healthy_peer_arrives(network: tuple[int, list[tuple[str | None, float]]]) -> None:
     run(*network)
 
 
 @pytest.mark.soak
 @given(networks())
-@settings(max_examples=5_000)
+@settings(max_examples=examples(5_000))
 def test_every_body_of_a_healthy_peer_arrives_in_many_networks(
     network: tuple[int, list[tuple[str | None, float]]],
 ) -> None:
@@ -166,7 +167,7 @@ def test_every_body_of_a_healthy_peer_arrives_in_many_networks(
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_peers_that_leave_at_any_step_leave_nothing_behind(seed: int, peers: int) -> None:
     world, random = World(seed), Random(seed)
     bodies = chain(random, 30)

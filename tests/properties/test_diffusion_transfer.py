@@ -20,6 +20,7 @@ from cardinal.protocols.diffusion import (
     encode,
 )
 from diffusing import Pool, id_of, identify, make
+from examples import examples
 
 WINDOWS = st.builds(
     DiffusionSettings,
@@ -33,7 +34,7 @@ WINDOWS = st.builds(
 
 
 @given(WINDOWS, st.integers(0, 30), st.integers(0, 2**32))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_everything_arrives_in_order(windows: DiffusionSettings, count: int, seed: int) -> None:
     random = Random(seed)
     bodies = [make(number, random.randbytes(3), random.randrange(8, 1_500)) for number in range(count)]
@@ -82,7 +83,7 @@ def test_everything_arrives_in_order(windows: DiffusionSettings, count: int, see
 
 
 @given(WINDOWS, st.integers(1, 25), st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_any_choice_of_requests_that_the_rules_allow_is_answered(
     windows: DiffusionSettings, count: int, data: st.DataObject
 ) -> None:

@@ -27,6 +27,7 @@ from cardinal.apps.evm.model.block import (
 from cardinal.apps.evm.model.transaction_decoder import decode_transaction
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import PathMap, Payload
+from examples import examples
 
 HASH = bytes(range(32))
 hashes = st.binary(min_size=32, max_size=32)
@@ -172,7 +173,7 @@ def refused_path(payload: Payload) -> str | None:
 
 
 @given(blocks(), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_block_of_any_parts_survives_its_bytes_in_any_order(block: Block, random: object) -> None:
     payload = block.encode()
     paths = list(payload.updates)
@@ -183,7 +184,7 @@ def test_a_block_of_any_parts_survives_its_bytes_in_any_order(block: Block, rand
 
 
 @given(blocks(), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_altered_values_are_refused_or_kept_as_they_are(block: Block, data: st.DataObject) -> None:
     payload = block.encode()
     path = data.draw(st.sampled_from(sorted(payload.updates)))
@@ -195,14 +196,14 @@ def test_altered_values_are_refused_or_kept_as_they_are(block: Block, data: st.D
 
 
 @given(st.text(alphabet="0123456789abcdefhtrluwA/x_+ ", max_size=12), st.binary(max_size=60))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_path_and_value_below_a_block_is_refused_or_kept(tail: str, value: bytes) -> None:
     payload = Payload(1, HASH, HASH, 1, {f"c/1/b/{HASH.hex()}/{tail}": value})
     assert refused_path(payload) in (None, *payload.updates)
 
 
 @given(blocks())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_tables_have_a_row_per_part_and_no_number_is_rounded(block: Block) -> None:
     payload = block.encode()
     viewed = replace(payload, updates=PathMap({path.encode(): value for path, value in payload.updates.items()}))
@@ -224,7 +225,7 @@ def test_tables_have_a_row_per_part_and_no_number_is_rounded(block: Block) -> No
 
 
 @given(transactions() | deposits() | state_syncs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_bytes_of_a_transaction_are_its_fields_and_no_others(transaction: Transaction, data: st.DataObject) -> None:
     assert decode_transaction(transaction.raw, 0) == transaction
     altered = bytearray(transaction.raw)
@@ -237,7 +238,7 @@ def test_the_bytes_of_a_transaction_are_its_fields_and_no_others(transaction: Tr
 
 
 @given(transactions(), st.integers(1, 2**200), st.integers(1, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_whoever_signs_is_recovered(transaction: Transaction, secret: int, chain_id: int) -> None:
     key = PrivateKey.from_int(secret)
     unsigned = replace(transaction, chain_id=chain_id, v=35 + 2 * chain_id if transaction.type == 0 else 0)

@@ -11,6 +11,7 @@ from cardinal.apps.evm import rlp
 from cardinal.apps.evm.checks.proofs import UnknownChangeError, changes, nodes_by_hash
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.errors import ApplicationError
+from examples import examples
 from tries import Grown
 
 Trie = dict[bytes, bytes]
@@ -36,7 +37,7 @@ def proved(before: Grown, after: Grown, asked: set[bytes]) -> dict[bytes, bytes]
 
 
 @given(tries, tries, st.sets(keys, max_size=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_proofs_of_what_changed_tell_all_that_changed(common: Trie, other: Trie, more: set[bytes]) -> None:
     for before, after in ((common, {**common, **other}), (other, common), ({**common, **other}, common)):
         due = difference(before, after)
@@ -47,7 +48,7 @@ def test_proofs_of_what_changed_tell_all_that_changed(common: Trie, other: Trie,
 
 
 @given(tries, tries, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_change_that_no_proof_shows_is_refused_and_never_left_out(
     before: Trie, after: Trie, data: st.DataObject
 ) -> None:
@@ -63,7 +64,7 @@ def test_a_change_that_no_proof_shows_is_refused_and_never_left_out(
 
 
 @given(tries.filter(lambda trie: len(trie) > 1), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_altered_nodes_are_as_good_as_none(before: Trie, data: st.DataObject) -> None:
     changed = data.draw(st.sampled_from(sorted(before)))
     after = {**before, changed: b"other than any"}

@@ -20,6 +20,7 @@ from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Finality, Payload
 from evm_generated import Shown, blocks
+from examples import examples
 
 EVERY = pytest.mark.parametrize("chain", CHAINS.values(), ids=lambda chain: chain.name)
 FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
@@ -179,7 +180,7 @@ def changed(draw: st.DrawFn, payload: Payload, chain: Chain) -> Payload:
 
 
 @EVERY
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(drawn=st.data())
 def test_a_block_with_one_change_is_refused(chain: Chain, drawn: st.DataObject) -> None:
     payload = drawn.draw(published(chain))
@@ -188,7 +189,7 @@ def test_a_block_with_one_change_is_refused(chain: Chain, drawn: st.DataObject) 
 
 
 @with_fixtures
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(number=st.sampled_from(MAINNET), drawn=st.data())
 def test_a_real_block_with_one_change_is_refused(number: int, drawn: st.DataObject) -> None:
     payload, chain = mainnet(number), chain_of(1)

@@ -26,6 +26,7 @@ from cardinal.protocols.mesh import (
     decode,
     encode,
 )
+from examples import examples
 
 EDGES = [0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1]
 WORDS = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from(EDGES))
@@ -107,7 +108,7 @@ def test_a_shortened_body_with_a_length_that_fits_is_no_frame(frame: Frame) -> N
 
 
 @given(FRAMES, st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_mutations_raise_the_documented_errors_alone_whatever_the_pieces(frame: Frame, data: st.DataObject) -> None:
     mutated = bytearray(encode(frame)[:400])
     for _ in range(data.draw(st.integers(1, 3))):
@@ -154,7 +155,7 @@ def test_values_are_written_and_read_as_by_cbor2(cbor2: ModuleType, value: objec
 
 
 @given(VALUES, st.data())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_what_is_read_here_is_read_the_same_by_cbor2_and_has_one_encoding(
     cbor2: ModuleType, value: object, data: st.DataObject
 ) -> None:

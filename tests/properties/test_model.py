@@ -10,11 +10,12 @@ from click.testing import CliRunner
 
 from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower, Record
 from cardinal.protocols.streams.following.follower import Step
+from examples import examples
 from model.__main__ import main
 from model.scenario import DEEP, QUICK, Profile, make_scenario
 from model.schedule import Schedule, run_schedule, run_schedules
 
-DEFAULT = 600
+DEFAULT = examples(600)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_no_schedule_differs_from_the_model(profile: Profile, seeds: int) -> Non
     assert all(outcome.records for outcome in outcomes)  # a schedule that reads nothing proves nothing
 
 
-@pytest.mark.parametrize(("profile", "seeds"), [(QUICK, DEFAULT // 10), (DEEP, DEFAULT // 60)], ids=["quick", "deep"])
+@pytest.mark.parametrize(("profile", "seeds"), [(QUICK, DEFAULT // 10), (DEEP, DEFAULT // 50)], ids=["quick", "deep"])
 def test_no_schedule_in_which_a_quorum_decides_differs_from_the_model(profile: Profile, seeds: int) -> None:
     outcomes = list(run_schedules(seeds, profile=profile, quorum=True))
     assert [outcome.difference for outcome in outcomes if outcome.difference] == []

@@ -6,6 +6,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from examples import examples
 from model.scenario import QUICK, make_scenario
 from model.schedule import Schedule
 
@@ -54,6 +55,9 @@ TestSchedules = ScheduleMachine.TestCase
 TestQuorums = QuorumMachine.TestCase
 # Shrinking a schedule takes minutes: take Phase.shrink in when there is something to find.
 TestSchedules.settings = settings(
-    max_examples=150, stateful_step_count=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=examples(150),
+    stateful_step_count=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
-TestQuorums.settings = settings(TestSchedules.settings, max_examples=40)
+TestQuorums.settings = settings(TestSchedules.settings, max_examples=examples(40))

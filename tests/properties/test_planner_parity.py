@@ -16,6 +16,7 @@ from cardinal.protocols.streams import ChainUpdate, Follower, Payload
 from cardinal.protocols.streams.assembly.digests import Contents, HeaderOnly, digested
 from cardinal.protocols.streams.following.follower import Step, assembler_of
 from cardinal_spark.source.tasks import assembled
+from examples import examples
 from model import schedule
 from model.scenario import make_scenario
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Routed, Row
     from cardinal_spark.source.options import StreamSpec
 
-SEEDS = 310
-"""Two hundred of them are about one producer and enough memory, and are compared."""
+SEEDS = examples(310)
+"""Two thirds of them are about one producer and enough memory, and are compared."""
 PIECE = 31
 
 

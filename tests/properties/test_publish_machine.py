@@ -6,6 +6,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from examples import examples
 from model.publish_network import Network, Node, Publisher, Wire
 
 
@@ -89,6 +90,9 @@ class ForkMachine(NetworkMachine):
 TestLine = NetworkMachine.TestCase
 TestForks = ForkMachine.TestCase
 TestLine.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=examples(60),
+    stateful_step_count=50,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 TestForks.settings = TestLine.settings

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from cardinal.protocols.streams import Batch, BatchMsg, Incomplete, Payload, Reorg, Routed, Stale, encode
 from cardinal.protocols.streams.following.follower import OnIncomplete
 from cardinal.protocols.streams.types import BlockRef
+from examples import examples
 from quorums import LIES, SETTINGS, Reading, Topics, as_delivered, said, true, without_marks
 from streams import h, replay
 
@@ -183,7 +184,7 @@ def delivers_the_chain(reading: Reading) -> None:
     assert reading.follower.orderer.head == BlockRef(HEIGHT, CHAIN[-1].hash)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 10**9), LAGS)
 def test_no_wrong_block_is_delivered_and_every_block_that_two_honest_producers_published_is(
     seed: int, most_lag: int
@@ -191,7 +192,7 @@ def test_no_wrong_block_is_delivered_and_every_block_that_two_honest_producers_p
     check(seed, most_lag)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 10**9), LAGS, st.sampled_from([b"nothing", b"/t/0", b"state/gone"]), st.integers(0, 2 * LENGTH))
 def test_where_nobody_lies_nobody_is_said_to_contradict_anybody(
     seed: int, most_lag: int, left_out: bytes, gone_after: int

@@ -36,6 +36,7 @@ from cardinal.protocols.replication import (
     encode,
     seal_header,
 )
+from examples import examples
 from model.cluster_node import verify
 from model.cluster_schedule import blocks, cuts, kills
 from model.cluster_world import Chaos, Cluster
@@ -177,7 +178,7 @@ weather = st.builds(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(0, 999), st.integers(1, 5), weather)
 def test_agreement_durability_certificates_once_order_and_progress(seed: int, size: int, chaos: Chaos) -> None:
     cluster = Cluster(seed, size, chaos)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cardinal.protocols.streams import SealQueue
+from examples import examples
 from streams import h
 
 ROOT = "root"
@@ -199,4 +200,4 @@ class Sealing(RuleBasedStateMachine):
 
 
 TestSealing = Sealing.TestCase
-TestSealing.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSealing.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)

@@ -24,6 +24,7 @@ from cardinal.protocols.streams import (
     split_reorg,
 )
 from channels import THRESHOLD, Stream, line
+from examples import examples
 from streams import SCHEMA, TOPIC, WIDTH, Log, block, h, messages, replay
 
 SETTINGS = FollowerSettings("test", "test:1", prefixes=tuple(SCHEMA), reorg_threshold=16)
@@ -131,7 +132,7 @@ def test_what_is_delivered_is_what_was_published(tree: list[Payload], seed: int,
             assert (got.number, got.parent, got.weight) == (want.number, want.parent, want.weight)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
 def test_resuming_from_any_cursor_goes_on_without_gap_or_double(
     tree: list[Payload], seed: int, copies: int, data: st.DataObject
@@ -191,7 +192,7 @@ class WiderLog(Log):
         return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
 def test_killed_again_and_again_a_consumer_comes_to_the_same_chain(
     tree: list[Payload], seed: int, copies: int, data: st.DataObject
@@ -215,7 +216,7 @@ def test_killed_again_and_again_a_consumer_comes_to_the_same_chain(
             assert delivered.get(removed.hash, removed) == removed
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
 def test_partitions_may_be_added_between_a_cursor_and_its_resuming(
     tree: list[Payload], seed: int, copies: int, data: st.DataObject
@@ -236,7 +237,7 @@ def test_partitions_may_be_added_between_a_cursor_and_its_resuming(
     assert by_hash[chain[-1]].weight == heaviest(tree)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_a_deep_reorg_survives_any_number_of_kills(data: st.DataObject) -> None:
     """A chain, a channel with a better one from up to two producers, and children of both tips on the main topics."""

@@ -26,6 +26,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.testing.faults import Faults, FaultSettings, TopicLog
 from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received, block_hash, block_name, block_number
+from examples import examples
 
 seeds = st.integers(0, 1 << 32)
 faults = st.builds(
@@ -102,7 +103,7 @@ def test_generated_payloads_hold_everything_that_payloads_can_hold() -> None:
     assert all(entries.values()), entries
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seeds, faults, st.integers(1, 3), st.integers(0, 3))
 def test_whatever_happens_a_consumer_gets_the_payloads_and_the_heaviest_chain(
     seed: int, accidents: FaultSettings, producers: int, reader: int
@@ -128,7 +129,7 @@ def test_whatever_happens_a_consumer_gets_the_payloads_and_the_heaviest_chain(
     assert left == final
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seeds, faults, st.integers(1, 3))
 def test_the_log_keeps_the_rules_of_sealing_and_of_partitions(
     seed: int, accidents: FaultSettings, producers: int
@@ -159,7 +160,7 @@ def test_the_log_keeps_the_rules_of_sealing_and_of_partitions(
     assert sealed == {(f"p{index}".encode(), block) for index in range(producers) for block in parents}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seeds, st.integers(0, 5), st.data())
 def test_delivery_keeps_each_partitions_order_and_loses_nothing(seed: int, reader: int, data: st.DataObject) -> None:
     chain = ChainGenerator(seed)

@@ -24,6 +24,7 @@ from cardinal.apps.evm.model.block import Block, Log, Transaction
 from cardinal.apps.evm.tables.decoded import SCHEMAS, decoded_frames
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from examples import examples
 
 FIXTURES = Path(__file__).parents[4] / "shared/fixtures/mainnet"
 ERC20 = "event Transfer(address indexed from, address indexed to, uint256 value)"
@@ -209,7 +210,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(st.lists(TYPES, max_size=4), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_what_is_encoded_is_decoded(types: list[str], data: st.DataObject) -> None:
     values = [data.draw(VALUES[kind]) for kind in types]
     text = f"f({','.join(types)})"
@@ -219,7 +220,7 @@ def test_what_is_encoded_is_decoded(types: list[str], data: st.DataObject) -> No
 
 
 @given(st.lists(TYPES, min_size=1, max_size=3), st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_are_decoded_or_kept(types: list[str], data: bytes) -> None:
     text = f"f({','.join(types)})"
     whole = from_text(text).selector + data

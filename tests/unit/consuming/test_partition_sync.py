@@ -22,6 +22,7 @@ from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.null import NullSource
 from cardinal.transports.partitioner import fnv1a_partition
+from examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +84,7 @@ class Topics:
 PARTS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=2, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(PARTS, st.integers(0, 2**32), st.sampled_from([0, 20_000_000]))
 def test_everything_is_read_within_the_capacity_for_open_blocks(parts: list[Part], seed: int, base: int) -> None:
     most = Topics(1_500, parts, base).read(seed, CAPACITY)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cardinal.copying.merging import Merge
 from cardinal.protocols.streams import Record
+from examples import examples
 
 PLACES = [("block", 0), ("block", 1), ("logs", 0), ("logs", 1), ("txs", 0)]
 
@@ -103,7 +104,7 @@ def check(records: list[Record], given: list[Record]) -> None:
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 12))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_batch_comes_after_its_block_with_one_producer_whatever_the_clocks(seed: int, blocks: int) -> None:
     rng = random.Random(seed)
     skew = rng.choice([0, 3, 1_000])
@@ -112,7 +113,7 @@ def test_a_batch_comes_after_its_block_with_one_producer_whatever_the_clocks(see
 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 8), st.integers(2, 3))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks: int, producers: int) -> None:
     rng = random.Random(seed)
     skew = rng.choice([0, 3])
@@ -121,7 +122,7 @@ def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks:
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 12))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_all_is_given_where_only_what_is_not_ahead_is_read(seed: int, blocks: int) -> None:
     """Also where a producer sent blocks again, much later: what is given waits for nothing that is not read."""
     rng = random.Random(seed)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.publishing.standby import REMEMBERED, Peers, Standby, Verdict
+from examples import examples
 from streams import h
 
 STEP = 0.25
@@ -251,7 +252,7 @@ class _World:
         member.at = len(self.log)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(members=st.integers(2, 5), seed=st.integers(0, 10**6))
 def test_around_one_log_every_block_is_sealed_and_most_are_sent_once(members: int, seed: int) -> None:
     world = _World(members, seed, blocks=300)

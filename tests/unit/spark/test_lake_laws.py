@@ -18,6 +18,7 @@ from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.opened import OpenTables
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.testing import Script, commit_batch, image, image_of
+from examples import examples
 
 if TYPE_CHECKING:
     from cardinal_spark.rows import RawRow
@@ -81,7 +82,7 @@ def split(rows: list[RawRow], tasks: int) -> list[list[RawRow]]:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -159,7 +160,7 @@ def assert_readable(place: LakeLocation, stream: Stream) -> None:
         assert image(place.root) == image_of(rows)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_a_lake_shows_every_state_that_it_ever_had(data: st.DataObject) -> None:
     """As of any seq: what was there after the last whole update. As of a block: when it had just joined."""

@@ -32,6 +32,7 @@ from cardinal.transports.kafka.admin import Cluster, TopicAdmin
 from cardinal.transports.kafka.errors import PendingError, Reasons
 from cardinal.transports.kafka.watchdog import PATIENCE_SECONDS, Watchdog
 from clocks import Clock
+from examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -387,7 +388,7 @@ def test_while_no_broker_answers_nothing_is_named() -> None:
     assert reading.poll(2 * LOOK) == [A]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1, round(PATIENCE_SECONDS) - 1), min_size=2, max_size=8))
 def test_a_partition_that_moves_within_the_time_is_never_named(steps: list[int]) -> None:
     reading = Reading({A: 1_000_000, B: 1_000_000})
