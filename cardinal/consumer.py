@@ -249,7 +249,7 @@ class Consumer:
 
     @property
     def awaited(self) -> list[Explanation]:
-        """What the chain waits for, lowest first: missing parents of complete blocks, open blocks above the head."""
+        """Blocks that the chain waits for, lowest first: missing parents, and open blocks above the head."""
         with self._reading:
             return self._loop.follower.awaited()
 
@@ -285,7 +285,7 @@ class Consumer:
 
     @property
     def last_read_at(self) -> float:
-        """When the server last delivered records or watermarks, in seconds of ``time.monotonic()``.
+        """Time of the last records or watermarks from the server, in seconds of ``time.monotonic()``.
 
         At least every few seconds while somebody iterates; ``time.monotonic() - consumer.last_read_at`` is its age.
         """
@@ -342,7 +342,7 @@ class Consumer:
         return self._loop.ready.popleft()
 
     def _goes_on(self) -> bool:
-        """Whether neither a call nor an option ends the iteration."""
+        """True while neither a call nor an option ends the iteration."""
         return not self._closed.is_set() and (bool(self._loop.ready) or not self._is_over())
 
     def _step(self) -> None:

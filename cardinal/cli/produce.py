@@ -236,7 +236,7 @@ async def _reported(service: ProduceService, running: asyncio.Task[None], bar: B
 
 
 def progress_line(before: Progress, now: Progress, seconds: float) -> str:
-    """What was published between two snapshots, and how far it is to the target."""
+    """Line with the rates between two snapshots, and the distance to the target."""
     blocks = (now.stats.blocks - before.stats.blocks) / seconds
     messages = (now.stats.messages - before.stats.messages) / seconds
     left = max(0, (now.target or 0) - (now.number or 0))

@@ -1,1 +1,1 @@
-"""What a consumer is made of: reading topics and channels, where to begin, what is done about overdue blocks."""
+"""Parts of a consumer: the reader of topics and channels, the start position, healing of overdue blocks."""

@@ -85,18 +85,18 @@ class BatchesAlone(Source):
 
     @property
     def is_short(self) -> bool:
-        """Whether the other topics are to be read, and are not yet."""
+        """True if the other topics are needed and not yet read."""
         return self._since is not None and bool(self._hidden)
 
     @property
     def knows_where(self) -> bool:
-        """Whether every partition has brought a record, or has none: so from when on to read the others."""
+        """True when every partition has delivered a record or is at its end: the start of the others is known."""
         unread = self._source.positions().keys() - self._times.keys()
         return unread <= self._source.at_end()
 
     @property
     def caught_up(self) -> bool:
-        """Whether what the other topics held when they were first needed has been read."""
+        """True when the other topics are read up to their watermarks of when they were first needed."""
         if not self.is_short and self._ends:
             positions = self._source.positions()
             if all(positions.get(tp, 0) >= end for tp, end in self._ends.items()):
@@ -115,7 +115,7 @@ class BatchesAlone(Source):
         return not self._hidden
 
     def _counts(self, batch: Row) -> bool:
-        """Whether a Batch's ranges count; the first that has none is noted."""
+        """True if a Batch's ranges are of this log and retained; the first Batch without any is noted."""
         named = ranges_of(batch[6])
         if named is None or not named.log or named.log != self._source.capabilities.log:
             self._since = batch[5] if self._since is None else min(self._since, batch[5])
@@ -123,7 +123,7 @@ class BatchesAlone(Source):
         return all(low >= self._kept.get(tp, 0) for tp, (low, _) in named.ranges.items())
 
     def _names_all(self, cursor: Cursor) -> bool:
-        """Whether all Batches between the floor of a cursor and its position name their ranges."""
+        """True if all Batches between the floor of a cursor and its position name their ranges."""
         begin: dict[Partition, int] = {}
         end: dict[Partition, int] = {}
         for tp, (low, high) in self.watermarks().items():

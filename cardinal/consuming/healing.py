@@ -54,7 +54,7 @@ class Healer:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is to come or to be taken."""
+        """True while an answer is pending or not yet taken."""
         return self._unanswered > 0
 
     def results(self) -> Iterator[list[Routed] | HealingFailed]:

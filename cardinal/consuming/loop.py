@@ -55,7 +55,7 @@ class Loop:
 
     @property
     def delivered(self) -> bool:
-        """Whether every update was fetched."""
+        """True when every update was fetched."""
         return not self.ready and not self._noted
 
     def step(self) -> None:
@@ -134,7 +134,7 @@ class Loop:
             self._delivering = False
 
     def _has_waited(self, records: Sequence[Row]) -> bool:
-        """Whether nothing came for long, or blocks below the start were waited for long enough."""
+        """True when no record arrived for long, or the wait for blocks below the start has timed out."""
         now = time.monotonic()
         if records:
             self._last_record = now

@@ -116,7 +116,7 @@ class ConsumerMetrics(Collector):
                 self._latency.observe(max(0.0, now - at))
 
     def waits_for(self) -> str:
-        """What the consumer waits for, in a sentence; empty while it delivers."""
+        """Reason why the consumer waits, in a sentence; empty while it delivers."""
         consumer = self._consumer
         if not consumer.connected:
             return "the stream's server does not answer"

@@ -107,7 +107,7 @@ class Reader:
         return marks | self.channels.watermarks()
 
     def ends(self) -> dict[Partition, int]:
-        """Where every partition ends now, those included that were added since, which are read from now on.
+        """Current end of every partition; partitions that were added since are included, and read from now on.
 
         A proof that nothing is left to read takes these, and positions that are read afterwards.
         """
@@ -211,7 +211,7 @@ class Reader:
         return only_of_log(rows, "") if self.alone is None else self.alone.checked(rows)
 
     def _rewound(self) -> bool:
-        """Whether a rewind was answered."""
+        """True if a rewind was answered."""
         with contextlib.suppress(UnreachableError):
             kept, positions = self.main.watermarks(), self.main.positions()
             begin = {tp: max(at, kept[tp][0]) for tp, at in self._rewind.items() if tp in kept}

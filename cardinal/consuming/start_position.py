@@ -117,10 +117,10 @@ class _Window:
 
 
 def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window | None:
-    """What lies where the number is found by halving; None where it is not there, or Batches lie out of order.
+    """Window at the number's position by binary search; None where it is not there, or Batches are out of order.
 
-    Batches of several partitions, and of producers that follow one another, are out of order by a little: so much lower
-    it is looked for.
+    Batches of several partitions, and of producers that follow one another, are out of order by a few blocks: the
+    search begins lower by that much.
     """
     window = _Window(source, app, number, threshold)
     little = out_of_order(threshold, len(window.marks))

@@ -1,1 +1,1 @@
-"""What a producer is made of: blocks under way, reorg channels, the tail of the topics, what is published."""
+"""Parts of a producer: blocks in flight, reorg channels, the survey of what is published, standby."""

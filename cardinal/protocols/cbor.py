@@ -200,7 +200,7 @@ class Reader:
         return int.from_bytes(self._data[at : at + width], "big")
 
     def _take(self, count: int) -> Parser[int]:
-        """Where the next ``count`` bytes begin, once they are there."""
+        """Position of the next ``count`` bytes, once they have arrived."""
         at, end = self._at, self._at + count
         if end + self._breaks > self._limit:
             raise ViolationError(EXCEEDED_SIZE_LIMIT, f"a message of more than {self._limit} bytes")

@@ -131,7 +131,7 @@ class PeerWatch:
 
     @property
     def producer_count(self) -> ProducerCount:
-        """Who lives, who was first, and whether another one has our id."""
+        """Live producers, the first sender of each block, and whether another producer has our id."""
         with self._lock:
             return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
 
@@ -148,7 +148,7 @@ class PeerWatch:
         return Verdict.SEND if self._deaf or self._quiet(self._time) else Verdict.WAIT
 
     def _quiet(self, now: float) -> bool:
-        """Whether others have made no progress for so long that what is theirs is ours; the lowest never waits."""
+        """True when the others' progress has stalled for this rank's delay; rank 0 never waits."""
         return not self._rank or now - self._others_moved >= self._rank * self._step
 
     def start(self, in_flight: InFlight, is_anothers: Callable[[Ping], bool]) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TAIL: Final = 2_048
 _MORE: Final = 4
 _DOUBTS: Final = 2
-"""How often more is read because a tail may begin with Batches that are out of their time."""
+"""Extensions of a tail that may begin with late Batches."""
 
 
 @dataclass(frozen=True, slots=True)

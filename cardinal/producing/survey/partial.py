@@ -93,7 +93,7 @@ def _read_around(
 
 
 def _ranges(source: Source, marks: Mapping[Partition, tuple[int, int]], moments: Sequence[int]) -> list[_Range]:
-    """What to read, nothing of it twice; a producer that starts again at once left a moment ago."""
+    """Offset ranges to read, without overlap; a producer that restarts at once stopped a moment ago."""
     if not moments:
         return [({tp: max(low, end - _RECORDS) for tp, (low, end) in marks.items()}, _highs(marks))]
     ranges: list[_Range] = []

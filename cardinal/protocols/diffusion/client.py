@@ -126,12 +126,12 @@ class Client:
 
     @property
     def blocked(self) -> bool:
-        """Whether the server waits for something to announce: the client cannot end the protocol."""
+        """True while the server waits for something to announce: the client cannot end the protocol."""
         return bool(self._requests) and self._requests[0].answered_in is State.BLOCKING
 
     @property
     def full(self) -> bool:
-        """Whether no further request may be sent (O14)."""
+        """True if no further request may be sent (O14)."""
         return len(self._requests) >= 2 * self._settings.max_unacked
 
     # --- requests ----------------------------------------------------------------------------------------

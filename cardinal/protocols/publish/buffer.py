@@ -30,7 +30,7 @@ class Held:
     proofs_at: int | None = None
     sealed: bool = False
     sent: float | None = None
-    """When its end was sent on the stream that is open."""
+    """Time at which its end was sent on the open stream."""
 
     @property
     def number(self) -> int:

@@ -30,7 +30,7 @@ _LARGEST_FIELD: Final = 2**29 - 1
 
 
 class Kind(Enum):
-    """What an item is, where it is no header."""
+    """Kind of an item that is no header."""
 
     PROOF = auto()
     OTHER = auto()
@@ -128,7 +128,7 @@ def _tag(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def _content(data: bytes, at: int, field: int, wire: int) -> tuple[int, int]:
-    """Where a field's content begins and ends: after its length, for bytes."""
+    """Begin and end of a field's content: after its length, for bytes."""
     if wire == _BYTES:
         length, at = _varint(data, at)
         return at, at + length

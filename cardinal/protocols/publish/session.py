@@ -100,7 +100,7 @@ class _Stream:
 
 
 class PublisherSession:
-    """See the module.
+    """The publisher's side of the protocol, by the rules of the module.
 
     Arguments:
         settings: limits and times.

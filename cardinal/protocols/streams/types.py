@@ -42,7 +42,7 @@ Partition: TypeAlias = tuple[str, int]
 """A topic and a partition number."""
 
 Position: TypeAlias = tuple[str, int, int]
-"""Where a record lies: topic, partition, offset. Positions are compared as tuples."""
+"""Position of a record: topic, partition, offset. Positions are compared as tuples."""
 
 
 @dataclass(frozen=True, slots=True)

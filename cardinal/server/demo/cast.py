@@ -54,7 +54,7 @@ class Child:
         self._child.release()
 
     def check(self) -> bool:
-        """Whether it still runs; False after it ended well. ChildFailedError where it ended with an error."""
+        """True while it runs; False after it ended well. ChildFailedError where it ended with an error."""
         code = self._child.process.poll()
         if code and not self.killed:
             raise ChildFailedError(f"{self.name} ended with status {code}: {self._last_words()} (see {self.log})")

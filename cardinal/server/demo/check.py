@@ -1,4 +1,4 @@
-"""Whether what was consumed and what lies in the lake is what the node has, by hash and by content.
+"""Comparison of the consumer's blocks and the lake's with the node's, by hash and by content.
 
 The node's side is computed from its JSON-RPC answers alone, through nothing of the streams, the applications or the
 lake: plain requests, plain fields, one digest a block.
@@ -23,7 +23,7 @@ _TABLES: Final = ("blocks", "transactions", "logs", "payload", "events", "canoni
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a chain holds: the hash of every height, and a digest of every block's transactions and logs."""
+    """Content of a chain: the hash of every height, and a digest of every block's transactions and logs."""
 
     hashes: dict[int, str]
     digests: dict[int, str]
@@ -130,7 +130,7 @@ class LakeReader:
 
 
 def differences(node: Content, other: Content, *, content: bool) -> list[str]:
-    """What does not agree, a sentence each."""
+    """Differences, a sentence each."""
     found = _compare("hash", node.hashes, other.hashes)
     return found + (_compare("content", node.digests, other.digests) if content else [])
 
@@ -160,7 +160,7 @@ def reorgs_of_events(events: Sequence[Mapping[str, Any]]) -> list[Reorg]:
 
 
 def across_batches(events: Sequence[Mapping[str, Any]], batch_ends: Sequence[int]) -> int:
-    """How many reorgs removed a block that an earlier batch had written; ``batch_ends`` are the batches' last seqs."""
+    """Number of reorgs that removed a block of an earlier batch; ``batch_ends`` are the batches' last seqs."""
 
     def batch(seq: int) -> int:
         return sum(end < seq for end in batch_ends)

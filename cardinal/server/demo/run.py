@@ -47,7 +47,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What to play: the chain's seed and length, its pace in steps a second, where, and with what.
+    """Settings of a run: the chain's seed and length, its pace in steps a second, the folder, the members.
 
     ``ingest_nodes``: 0, 1, or the 3 of a cluster.
     """
@@ -61,7 +61,7 @@ class DemoSettings:
 
 
 class Audience(Protocol):
-    """Whoever watches."""
+    """Observer of a run."""
 
     def jar(self, jar: Jar, received: int) -> None:
         """A jar of the broker is being fetched."""
@@ -82,7 +82,7 @@ class Audience(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """How it ended. ``differences`` is empty where node, consumer and lake agree."""
+    """Outcome of a run. ``differences`` is empty where node, consumer and lake agree."""
 
     blocks: int = 0
     reorgs: list[Reorg] = field(default_factory=list)

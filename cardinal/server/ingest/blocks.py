@@ -29,17 +29,17 @@ class Blocks(Protocol):
     """Blocks of an application, for a node."""
 
     forks: bool
-    """Whether headers carry hashes."""
+    """True if headers carry hashes."""
 
     reads_content: bool
-    """Whether verification reads what the items hold, which takes its time."""
+    """True if verification decodes the content of the items, which is slow."""
 
     def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
         """Raise an ApplicationError for a body that is not this block."""
         ...
 
     def payload(self, number: int, body: bytes) -> Payload:
-        """What goes to the topics of a stored body."""
+        """Payload to publish of a stored body."""
         ...
 
     def weight(self, number: int, body: bytes) -> int:
@@ -106,7 +106,7 @@ class PayloadBlocks:
             raise _too_large(payload.number, size, self._largest)
 
     def _check(self, payload: Payload) -> None:
-        """Whatever the application can say of a payload."""
+        """Checks of the application on a payload."""
 
     def payload(self, number: int, body: bytes) -> Payload:
         """The payload that the publisher wrote."""

@@ -33,7 +33,7 @@ MESSAGE_BYTES: Final = 8 << 20
 RESPONSES_MOST: Final = 1_000
 """Responses that wait for a publisher that does not read; one that reads leaves a few."""
 _WINDOW_BYTES: Final = 256 << 10
-"""What gRPC holds of a stream that is not read: 200 of them that push cost 340 MiB, and 940 MiB by its own choice."""
+"""Flow-control window of a stream that is not read: 200 that push cost 340 MiB, and 940 MiB by gRPC's default."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.http2.bdp_probe", 0),  # otherwise windows grow to several MiB

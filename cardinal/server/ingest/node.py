@@ -227,15 +227,15 @@ class IngestNode:
         return self._arbiter.floor if self._majority is None else self._majority.floor
 
     def lacks(self, block: BlockId) -> bool:
-        """Whether a block is not here, and could be used."""
+        """True if a block is not stored, and could be used."""
         return self._arbiter.lacks(block) if self._majority is None else self._majority.lacks(block)
 
     def joins(self, block: BlockId, parent: BlockId) -> bool:
-        """Whether a block would be acknowledged as soon as it is stored."""
+        """True if a block would be acknowledged as soon as it is stored."""
         return self._majority is not None or self._arbiter.joins(block, parent)
 
     def unlinked(self, block: BlockId) -> bool:
-        """Whether a stored block waits for an ancestor."""
+        """True if a stored block waits for an ancestor."""
         return self._majority is None and self._arbiter.unlinked(block)
 
     async def keep(self, block: BlockId, parent: BlockId, body: bytes) -> None:

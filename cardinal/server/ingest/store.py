@@ -47,7 +47,7 @@ _SIGN: Final = 1 << 63
 
 
 class StoredBlock(NamedTuple):
-    """What the store knows of a block; ``hash`` and ``parent`` are empty where headers carry none.
+    """A block of the store; ``hash`` and ``parent`` are empty where headers carry none.
 
     ``retained``: its body is here.
     """

@@ -81,7 +81,7 @@ class Connection(Protocol):
         ...
 
     async def survey(self) -> Survey:
-        """Where the published blocks end."""
+        """Survey of the published blocks: the frontier, and what is partially published there."""
         ...
 
     def submit(self, step: Step) -> Future[None]:
@@ -179,7 +179,7 @@ class StreamConnection:
         self._producer = producer
 
     async def survey(self) -> Survey:
-        """Where the topics end, and what is partially published there."""
+        """Frontier of the topics, and what is partially published there."""
         return await asyncio.wrap_future(
             run_in_thread(lambda: survey_members(self._url, self._app, producer_id=self._settings.producer_id), _THREAD)
         )

@@ -86,7 +86,7 @@ class ProduceMetrics(Collector):
         self._depth.observe(depth)
 
     def waits_for(self) -> str:
-        """What the service waits for, in a sentence; empty while it delivers."""
+        """Reason why the service waits, in a sentence; empty while it delivers."""
         if self.progress is not None:
             return self.progress().waits_for
         return (self._conditions and self._conditions.waits_for) or "the service is connecting to the node"

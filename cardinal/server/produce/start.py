@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cardinal.feeds import BlockFeed
 
 Start: TypeAlias = "int | str | bytes | datetime | None"
-"""Where a new stream begins: a block number, ``earliest`` (the chain's first block), ``latest`` (the node's head), a
+"""Start of a new stream: a block number, ``earliest`` (the chain's first block), ``latest`` (the node's head), a
 block hash (32 bytes, or hex text), or a time (the first block at or after it; ISO 8601 as text). None: ``latest``,
 or ``earliest`` where the feed has no head to begin at, as one that plays a script or reads files."""
 

@@ -130,7 +130,7 @@ class ReorgChannels:
         self.prefix = None if default_topic is None else f"{default_topic}-re-"
         """The beginning of the names of all channels; None: there are none."""
         self.used = False
-        """Whether a channel was ever open."""
+        """True once a channel was open."""
 
     def is_channel(self, topic: str) -> bool:
         """True when a topic is a reorg channel of this stream."""

@@ -31,7 +31,7 @@ class Rewind:
         """The lowest number of the blocks that are being re-read."""
         self._pause = 0
         self._moved = False
-        """Whether a block was delivered since the last rewind began."""
+        """True if a block was delivered since the last rewind began."""
         self._back_since = -1
         """Records that were read when a rewind was in vain; -1 where the next one may help."""
         self._not_before = 0

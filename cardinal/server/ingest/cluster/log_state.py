@@ -130,7 +130,7 @@ def read_log(url: TransportUrl, app: Application, file: ClusterFile) -> LogState
 
 
 def difference(epoch: Epoch, cluster: Cluster) -> str:
-    """How the cluster of an Epoch record differs from this one; empty where it does not."""
+    """Difference between the cluster of an Epoch record and this one; empty where there is none."""
     theirs, ours = dict(epoch.members), cluster.keys
     if epoch.name != cluster.name:
         return f"its name is {epoch.name}, not {cluster.name}"
@@ -174,7 +174,7 @@ class _Reading:
         return self._opened is not None
 
     def result(self, topic: str, begin: int, marker: Marker | None) -> LogState:
-        """What was read."""
+        """State of the log as read."""
         state = self.log.state
         assert state is not None  # noqa: S101 - the caller has looked
         assert self._opened is not None  # noqa: S101 - the same

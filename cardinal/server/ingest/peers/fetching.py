@@ -220,7 +220,7 @@ class PeerFetcher:
         self._act(self._fetcher.verdicts(verdicts, self._now()))
 
     def _may_store(self, copy: Verify, named: Named) -> bool:
-        """Whether a block joins the chain, or may wait for an ancestor."""
+        """True if a block joins the chain, or may wait for an ancestor."""
         waiting = {
             block: size for block, size in self._unlinked.get(copy.peer, {}).items() if self._node.unlinked(block)
         }
