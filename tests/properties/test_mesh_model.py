@@ -76,7 +76,7 @@ def test_a_faulty_link_is_found(
 def test_the_command_runs_schedules() -> None:
     result = CliRunner().invoke(main, ["--mesh", "--seeds", "3"])
     assert result.exit_code == 0
-    assert result.output.startswith("3 schedules of mesh nodes: 0 differ")
+    assert result.output.startswith("3 schedules of mesh: 0 differ")
 
 
 def test_the_command_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_a_faulty_quorum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_runs_clusters() -> None:
     result = CliRunner().invoke(main, ["--cluster", "--seeds", "4"])
     assert result.exit_code == 0
-    assert result.output.startswith("4 clusters: 0 broken")
+    assert result.output.startswith("4 schedules of cluster: 0 differ")
 
 
 def test_the_command_names_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
