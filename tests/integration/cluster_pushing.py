@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from cluster_stage import DEADLINE, until
+from cluster_stage import DEADLINE, MEMBERS, until
 from kafka_streams import everything_on
 from killing import consumed
 
@@ -122,7 +122,14 @@ class Pushing:
 
 
 def check(cluster: Cluster, chain: list[Payload]) -> None:
-    """Every block of an acknowledged chain is on the topics once, parents first; a new consumer has the chain."""
+    """Every block of an acknowledged chain is on the topics once, parents first; a new consumer has the chain.
+
+    No member blames another one, but for silence, as of a link that was cut: all are honest.
+    """
+    for name in MEMBERS:
+        blamed = [line for line in cluster.log(name).splitlines() if "broke the protocol" in line]
+        blamed = [line for line in blamed if "(ExceededTimeLimit)" not in line]
+        assert not blamed, (name, blamed[:3])
     assert consumed(cluster.url, cluster.app, chain[-1].hash) == chain
     records = everything_on(f"{cluster.url}?transactional=update", cluster.app)
     keys = [record.key for record in records if record.key[0] in {BATCH, BATCH_MSG}]

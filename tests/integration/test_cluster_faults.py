@@ -56,7 +56,8 @@ def test_pauses_after_the_death_of_leader_and_promoter(cardinal_broker: Embedded
         cluster.kill(promoter)
         killed = time.monotonic()
         until(lambda: time.monotonic() > killed + 12, "", cluster)
-        report(f"promoter {promoter} killed: {pause(cluster.watch.markers, killed):.2f} s without a marker, goal 5 s")
+        silent = pause(cluster.watch.markers, killed)  # 2 s longer where it was the next leader, too
+        report(f"promoter {promoter} killed: {silent:.2f} s without a marker, goal 5 s")
         cluster.start(promoter)
         pushing.more(20)
         check(cluster, pushing.finish())
@@ -130,7 +131,7 @@ def test_a_member_is_restored_from_an_older_copy(cardinal_broker: EmbeddedKafka,
         shutil.copytree(cluster.data("a"), tmp_path / "copy")
         cluster.start("a")
         cluster.wait_for("a")
-        pushing.more(100)
+        pushing.more(200)  # more than the window
         cluster.kill("a")
         shutil.rmtree(cluster.data("a"))
         shutil.copytree(tmp_path / "copy", cluster.data("a"))
