@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from cardinal.server.ingest.metrics import MemberStatus
     from cardinal.server.ingest.service import IngestSettings
 
-_ALONE_SECONDS: Final = 10.0
-"""Without a majority for so long, publishers are sent to other members."""
+_ALONE_SECONDS: Final = 7.0
+"""Time without a majority after which publishers are sent to other members; a silent link is noticed after 3 s more."""
 _WATCH_SECONDS: Final = 0.1
 
 
