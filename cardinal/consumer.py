@@ -113,7 +113,7 @@ class Consumer:
         start = "earliest" if start is None else start
         url = find_url(url, options.config)
         self.app = application_of(url, app, chain_id, options.topics_timeout)
-        # At the tail the first blocks are incomplete: their first messages lie below it.
+        # At the tail the first blocks are incomplete: their first messages are below it.
         at_tail = start == "latest" if cursor is None else not cursor.ring
         settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
@@ -198,7 +198,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ChainUpdate]:
         """Updates as they become complete, until the consumer is closed or an option ends the iteration."""
         self._request()
-        while self._goes_on():
+        while self._is_iterating():
             if self._loop.ready:
                 yield self._fetch()
                 self._request()
@@ -212,9 +212,9 @@ class Consumer:
 
     async def __anext__(self) -> ChainUpdate:
         """The next update for an event loop. A call that is cancelled loses nothing: the next one continues."""
-        if self._given:
+        if self._fetched:
             self._request()
-        while self._goes_on():
+        while self._is_iterating():
             if self._loop.ready:
                 return self._fetch()
             await asyncio.to_thread(self._step)
@@ -239,11 +239,11 @@ class Consumer:
         """Supply messages that an incomplete block lacks. They count where no topic has a copy.
 
         Raises:
-            ConfigurationError: with ``content="ranges"``, whose readers find nothing that lies on no topic.
+            ConfigurationError: with ``content="ranges"``, whose readers find only what is on topics.
 
         """
         if self._options.content != "values":
-            raise ConfigurationError("content='ranges' delivers what lies on topics alone", setting="content")
+            raise ConfigurationError("content='ranges' delivers content of topics alone", setting="content")
         with self._reading:
             self._loop.supply(messages)
 
@@ -274,7 +274,7 @@ class Consumer:
             self.connected
             and not self._health.lags
             and self._has_delivered_all
-            and not self._given
+            and not self._fetched
             and not (halts and self._loop.follower.orderer.violation is not None)
         )
 
@@ -335,13 +335,13 @@ class Consumer:
 
     def _request(self) -> None:
         """Request the next update: the one before it, also of an iteration that was left, is delivered."""
-        self._given, self._idle_since = False, time.monotonic()
+        self._fetched, self._idle_since = False, time.monotonic()
 
     def _fetch(self) -> ChainUpdate:
-        self._given = True
+        self._fetched = True
         return self._loop.ready.popleft()
 
-    def _goes_on(self) -> bool:
+    def _is_iterating(self) -> bool:
         """True while neither a call nor an option ends the iteration."""
         return not self._closed.is_set() and (bool(self._loop.ready) or not self._is_over())
 

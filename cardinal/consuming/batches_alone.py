@@ -1,4 +1,4 @@
-"""A stream's Batches without its content, as long as they name where it lies.
+"""A stream's Batches without its content, as long as they name its ranges.
 
 1. Only the default topic is read while every Batch of it names its block's ranges (:mod:`~.wire.ranges`) in this very
    log. A block is complete with its Batch then.
@@ -84,12 +84,12 @@ class BatchesAlone(Source):
         return out
 
     @property
-    def is_short(self) -> bool:
+    def must_widen(self) -> bool:
         """True if the other topics are needed and not yet read."""
         return self._since is not None and bool(self._hidden)
 
     @property
-    def knows_where(self) -> bool:
+    def can_widen(self) -> bool:
         """True when every partition has delivered a record or is at its end: the start of the others is known."""
         unread = self._source.positions().keys() - self._times.keys()
         return unread <= self._source.at_end()
@@ -97,11 +97,11 @@ class BatchesAlone(Source):
     @property
     def caught_up(self) -> bool:
         """True when the other topics are read up to their watermarks of when they were first needed."""
-        if not self.is_short and self._ends:
+        if not self.must_widen and self._ends:
             positions = self._source.positions()
             if all(positions.get(tp, 0) >= end for tp, end in self._ends.items()):
                 self._ends = _NONE
-        return not self.is_short and not self._ends
+        return not self.must_widen and not self._ends
 
     def widen(self) -> bool:
         """Read the other topics too; False while the server does not answer. Nothing is paused after it."""

@@ -1,7 +1,7 @@
 """Pause of Python's cyclic garbage collector while records are assembled.
 
-A block under assembly is thousands of long-lived objects that are in no cycle. The collector runs after so many new
-objects, and now and then walks through everything alive: while a backlog was read it took a third to a half of all time
+A block under assembly is thousands of long-lived objects that are in no cycle. The collector runs after some number
+of new objects, and now and then visits everything alive: while a backlog was read it took a third to a half of all time
 (2.1 to 4 of 7 to 10 µs a message). Mercurial's ``util.nogc`` does the same for the same reason.
 
 The pause lasts for one step of some thousands of records. Objects that the user makes between steps are collected as

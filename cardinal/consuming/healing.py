@@ -1,6 +1,6 @@
 """Healing: a hook may have the messages that an absent block lacks, as a node or an archive does.
 
-The hook is called on a thread of its own, one block after the other, so that reading goes on; no block is abandoned
+The hook is called on a thread of its own, one block after the other, so that reading continues; no block is abandoned
 meanwhile. Its answers are taken by the loop. A hook that raises is reported and not called again for that block.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Heal: TypeAlias = Callable[[Explanation], Iterable[Routed]]
 """Given what a block lacks, the messages of that block, all of them or those that lack; empty where there are none."""
 
-_ASKED_MAX: Final = 20_000
+_REQUESTS_MAX: Final = 20_000
 """Blocks that wait for the hook, twice as many as may be open; further ones are not healed."""
 
 
@@ -38,39 +38,39 @@ class Healer:
 
     def __init__(self, hook: Heal) -> None:
         self._hook = hook
-        self._unanswered = 0
+        self._pending = 0
         self._closed = False
-        self._asked: queue.SimpleQueue[Explanation | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Explanation | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[list[Routed] | HealingFailed] = queue.SimpleQueue()
         # A daemon: a hook that never ends must not keep the process alive.
         self._worker = threading.Thread(target=self._run, name="cardinal-heal", daemon=True)
         self._worker.start()
 
-    def ask(self, lacking: Explanation) -> None:
+    def request(self, lacking: Explanation) -> None:
         """Request what a block lacks."""
-        if self._unanswered < _ASKED_MAX:
-            self._unanswered += 1
-            self._asked.put(lacking)
+        if self._pending < _REQUESTS_MAX:
+            self._pending += 1
+            self._requests.put(lacking)
 
     @property
     def busy(self) -> bool:
         """True while an answer is pending or not yet taken."""
-        return self._unanswered > 0
+        return self._pending > 0
 
     def results(self) -> Iterator[list[Routed] | HealingFailed]:
         """The answers since the last call."""
         while not self._answers.empty():
-            self._unanswered -= 1
+            self._pending -= 1
             yield self._answers.get()
 
     def close(self) -> None:
         """End; a call that is in progress is not waited for."""
         self._closed = True
-        self._asked.put(None)
+        self._requests.put(None)
 
     def _run(self) -> None:
-        while (lacking := self._asked.get()) is not None and not self._closed:
+        while (lacking := self._requests.get()) is not None and not self._closed:
             try:
                 self._answers.put(list(self._hook(lacking)))
-            except Exception as error:  # noqa: BLE001 - whatever a user's hook raises is reported, and holds up nothing
+            except Exception as error:  # noqa: BLE001 - any error of a user's hook is reported, and blocks nothing
                 self._answers.put(HealingFailed(lacking.block, f"{type(error).__name__}: {error}"))

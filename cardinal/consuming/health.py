@@ -37,7 +37,7 @@ class Health:
         self._source = source
         self._request: Future[dict[Partition, tuple[int, int]]] | None = None
         self._requested = self._target_at = self.last_read_at = time.monotonic()
-        self._away = False
+        self._unreachable = False
         self._positions = positions
         self._ends = self._target = ends
         # The target is replaced by the newest ends when it is reached.
@@ -47,10 +47,10 @@ class Health:
         """The server answers. Judged by the newest request, also while nobody reads."""
         request = self._request
         if self.last_read_at > self._requested or request is None:
-            return not self._away
+            return not self._unreachable
         if request.done():
             return request.exception() is None
-        return not self._away and time.monotonic() - self._requested < _ANSWER_SECONDS
+        return not self._unreachable and time.monotonic() - self._requested < _ANSWER_SECONDS
 
     @property
     def lag(self) -> int:
@@ -68,14 +68,14 @@ class Health:
         return time.monotonic() - self._target_at if self._behind(self._ends) else 0.0
 
     def look(self, positions: Mapping[Partition, int]) -> None:
-        """Take note of where the reading stands after a poll, take an answer if there is one, request the next."""
+        """Take note of the positions after a poll, take an answer if there is one, request the next."""
         now = time.monotonic()
         if positions != self._positions:
-            self._positions, self.last_read_at, self._away = positions, now, False
+            self._positions, self.last_read_at, self._unreachable = positions, now, False
         request = self._request
         if request is not None and request.done():
-            self._away = request.exception() is not None
-            if not self._away:
+            self._unreachable = request.exception() is not None
+            if not self._unreachable:
                 self._ends = {tp: high for tp, (_, high) in request.result().items()}
                 self.last_read_at = now
                 if self._behind(self._target) == 0:

@@ -1,6 +1,6 @@
 """Batches on the default topic, looked up by number: for a start at a number, and for reorgs deeper than is remembered.
 
-Batches lie nearly in the order of their numbers, so the position of a number is found by halving. A search is a
+Batches are nearly in the order of their numbers, so the position of a number is found by binary search. It is a
 generator (:mod:`cardinal.transports.read_range`); :class:`AncestorLookup` advances one by a poll at a time.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _POLL_RECORDS: Final = 1_000
 _NEAR: Final = 64
-"""Offsets: below this distance reading is quicker than halving."""
+"""Offsets: below this distance reading is quicker than a binary search."""
 _APART: Final = 16
 """Blocks for each partition of the Batches within which one is sure to come in every partition."""
 _ENDED: Final = object()
@@ -70,9 +70,9 @@ def out_of_order(threshold: int, partitions: int) -> int:
 
 
 def batches_from(source: Source, marks: Marks, number: int) -> Search[dict[Partition, int]]:
-    """For every partition an offset below which no Batch of this number or a higher one lies, found by halving.
+    """For every partition an offset below which no Batch of this number or a higher one is, by binary search.
 
-    Exact where Batches lie in the order of their numbers, and too low by little where a reorg or a repair has mixed
+    Exact where Batches are in the order of their numbers, and too low by little where a reorg or a repair has mixed
     them.
     """
     low = {tp: first for tp, (first, _) in marks.items()}
@@ -152,7 +152,7 @@ class AncestorLookup:
         if self._search is None or self._source is None:
             self._source = source = self._open()
             self._range, self.parents = (number, lowest), Parents()
-            self._search = self._walk(source, marks_of_batches(source, self._app), number, lowest)
+            self._search = self._find(source, marks_of_batches(source, self._app), number, lowest)
             return next(self._search, _ENDED) is _ENDED
         records: list[Record] = []
         with contextlib.suppress(UnreachableError):
@@ -163,7 +163,7 @@ class AncestorLookup:
             return True
         return False
 
-    def _walk(self, source: Source, marks: Marks, number: int, lowest: BlockRef) -> Search[None]:
+    def _find(self, source: Source, marks: Marks, number: int, lowest: BlockRef) -> Search[None]:
         start, end = ({tp: pair[side] for tp, pair in marks.items()} for side in (0, 1))
         apart = out_of_order(self._threshold, len(marks))
 
@@ -174,7 +174,7 @@ class AncestorLookup:
 
         begin = yield from batches_from(source, marks, number - apart)
         read = yield from read_batches(source, begin, end, partial(take, lowest.number + apart))
-        # What lies above, as a repair writes it, then what lies below.
+        # Batches above, as a repair writes them, then those below.
         for first, behind in ((read, end), (start, begin)):
             if self.parents.lead(lowest, number):
                 return

@@ -61,7 +61,7 @@ class Loop:
     def step(self) -> None:
         """Read once, and sort what came of it.
 
-        Where a handler has raised, what it was not given yet comes first, and nothing is read.
+        Where a handler has raised, what it did not receive yet comes first, and nothing is read.
         """
         try:
             if not self._noted:
@@ -103,7 +103,7 @@ class Loop:
         """Note what came about; what an absent block lacks is queried, and nobody is notified of it yet."""
         for item in step.items:
             if isinstance(item, Incomplete) and self._healer is not None:
-                self._healer.ask(item.explanation)
+                self._healer.request(item.explanation)
             self._noted.append(item)
 
     def _serve(self, requests: Requests, timeout: float) -> None:

@@ -1,6 +1,6 @@
 """New partitions of topics that are being read: read too, from their beginning.
 
-The server is queried on another thread; reading goes on meanwhile.
+The server is queried on another thread; reading continues meanwhile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of a consumer: one value, checked when it is made. Whatever cannot have been meant is refused by name."""
+"""Options of a consumer: one value, checked when it is made. A value that cannot be meant is refused by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ConsumerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """Everything a consumer can be asked for beyond what to read and where to start.
+    """Settings of a consumer beyond the stream to read and the start position.
 
     Attributes:
         on_event: called with every report that is not an update (divergences, incomplete blocks, pings, …), before any
@@ -103,7 +103,7 @@ class ConsumerOptions:
         until: ``end`` ends the iteration when everything that was there at opening is delivered. Where something of it
             still waits for messages or parents, it ends after 10 seconds without progress. None: never.
         content: ``values`` delivers blocks with their content, as :class:`~cardinal.Payload`. ``ranges`` leaves the
-            content on the topics and delivers :class:`~cardinal.HeaderOnly`, which says where it lies: for a planner
+            content on the topics and delivers :class:`~cardinal.HeaderOnly`, which names its ranges: for a planner
             whose workers read it. Where Batches name the ranges of their blocks, nothing else is read. Not with a
             quorum, and not with messages that are supplied.
         max_update: blocks in one update at most, unless it is a reorg.
@@ -154,7 +154,7 @@ class ConsumerOptions:
                 "content='ranges' needs policy='first': a quorum compares values", setting="content"
             )
         if self.content != "values" and self.heal is not None:
-            raise ConfigurationError("content='ranges' delivers what lies on topics alone: no heal", setting="content")
+            raise ConfigurationError("content='ranges' delivers content of topics alone: no heal", setting="content")
 
     def follower_settings(self, app: Application) -> FollowerSettings:
         """These options and what the application declares, for the follower.
@@ -249,7 +249,7 @@ def find_application(
     Arguments:
         url: the transport.
         name: the application's name, ``evm``.
-        chain_id: the chain; None: the only one. On a server without any stream it is not looked for.
+        chain_id: the chain; None: the only one. On a server without any stream it is not resolved.
         wait: seconds to wait for the stream to appear; what is waited for is logged.
 
     Raises:

@@ -8,8 +8,8 @@ partitions far ahead of the slowest one are paused, by the numbers of the blocks
    that. The window is a part of the capacity for open blocks that is left, wide while there is much of it. (Measured on
    12,000 blocks in 20 partitions: 28 s with a window of 256 blocks, 9 s with 2,500 that shrink.)
 3. A message names its block, and the number of each block is known whose Batch was read. A block without a known number
-   lies above the Batches: each is one more than the one before, and higher than the slowest partition with Batches.
-   Numbers may be lies, or of late copies: of a few the median counts.
+   is above the Batches: each is one more than the one before, and higher than the slowest partition with Batches.
+   Numbers may be false, or of late copies: the median of a few counts.
 4. Watermarks are queried, on another thread, only where a partition seems to be ahead.
 """
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     Marks = dict[Partition, tuple[int, int]]
 
 POLL_RECORDS: Final = 2_000
-"""Of one poll. Five times as many were read 10 to 20 % slower: what one call brings no longer fits the core's cache."""
+"""Of one poll. Five times as many were read 10 to 20 % slower: a call's result no longer fits the core's cache."""
 _LOOK_SECONDS: Final = 0.25
 _PART: Final = 4
-"""The window is one of so many parts of the capacity."""
+"""The window is the capacity divided by this."""
 _LEAST: Final = 0.05
 """Of a window: what is left of it where there is no capacity."""
 _CROWDED: Final = 0.5
 _SAMPLE: Final = 16
-"""Of many records every so many-th is looked at, while that misses few blocks."""
+"""Sampling interval in many records, while that misses few blocks."""
 _NUMBERS: Final = 5
 _BLOCKS: Final = 256
-"""Newest blocks of a partition whose numbers are looked for."""
+"""Newest blocks of a partition whose numbers are looked up."""
 
 
 class Heights:
@@ -145,7 +145,7 @@ class PartitionSync:
 
     Attributes:
         paused: what is paused now.
-        limit: how many records one poll brings at most.
+        limit: records that one poll returns at most.
 
     """
 
@@ -168,7 +168,7 @@ class PartitionSync:
         self._fullness = fullness
 
     def read(self, records: Sequence[Row]) -> None:
-        """Take note of what a poll has brought."""
+        """Take note of the records of a poll."""
         self._brought = len(records)
         if self._apart:
             self._heights.read(records)

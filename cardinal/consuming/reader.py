@@ -50,7 +50,7 @@ class Reader:
         room: how many blocks may be open.
         threshold: the application's reorg threshold, blocks.
         without: what takes the content out of records; None leaves it in.
-        batches_alone: read nothing but Batches, as long as these name where the content lies.
+        batches_alone: read nothing but Batches, as long as these name the ranges of the content.
 
     Attributes:
         main: the stream's own topics.
@@ -93,7 +93,7 @@ class Reader:
         self.lookup = AncestorLookup(lambda: open_source(beside, app, topics=batches), app, threshold, self.skipping)
 
     def searching(self) -> Source:
-        """A source of the same topics that is assigned anew again and again; whoever asked for it closes it."""
+        """A source of the same topics for searches, which reassign it; the caller closes it."""
         kafka = self._beside.scheme == "kafka"
         url = self._beside.with_options(_ANSWERS_AT_ONCE) if kafka else self._beside
         return open_source(url, self._app, topics=self._topics)
@@ -114,14 +114,14 @@ class Reader:
         return self._ends(*self._query())
 
     def request_ends(self) -> None:
-        """Request what :meth:`answered_ends` gives, unless a request is in flight."""
+        """Request what :meth:`answered_ends` returns, unless a request is in flight."""
         if self._request is None:
             self._request = run_in_thread(self._query, "cardinal-reader-ends")
 
     def answered_ends(self) -> dict[Partition, int] | None:
-        """:meth:`ends` as they were after :meth:`request_ends`; None.
+        """:meth:`ends` as they were after :meth:`request_ends`, or None.
 
-        Not requested, not answered, or nobody is there.
+        None: not requested, not answered, or the server is unreachable.
         """
         if self._request is None or not self._request.done():
             return None
@@ -142,14 +142,14 @@ class Reader:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def poll(self, seconds: float = 0.0) -> list[Row]:
-        """The next records of everything that is read; empty where none come in so many seconds.
+        """The next records of everything that is read; empty where none arrive within ``seconds``.
 
         Raises as the sources do.
         """
         if self._rewind and not self._rewound():
             time.sleep(seconds)
             return []
-        if self.alone is not None and self.alone.is_short and self.alone.knows_where:
+        if self.alone is not None and self.alone.must_widen and self.alone.can_widen:
             if not self.alone.widen():
                 time.sleep(seconds)
                 return []

@@ -1,7 +1,7 @@
 """Start positions of a consumer without a cursor: at a time, or at a block's number.
 
-A block's number is found on the default topic alone: Batches lie there nearly in the order of their numbers, so
-their position is found by halving (:mod:`.lookup`), and the chain up to the block is walked by parent hash.
+A block's number is found on the default topic alone: Batches are there nearly in the order of their numbers, so
+their position is found by binary search (:mod:`.lookup`), and the chain up to the block is walked by parent hash.
 Positions on the other topics are found by time: a producer sends a block's Batch right after the rest of the block.
 """
 
@@ -47,11 +47,11 @@ def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
 def at_number(source: Source, app: Topics, number: int, threshold: int) -> Beginning:
     """Begin with the block of this number on the heaviest chain that the topics hold above it.
 
-    ``threshold``: blocks above it within which that chain is chosen. The source is assigned anew. ConfigurationError
+    ``threshold``: blocks above it within which that chain is chosen. The source is reassigned. ConfigurationError
     where the stream does not hold the block; the sentence says what it holds. UnreachableError where the records do not
     arrive.
     """
-    window = _near(source, app, number, threshold) or _anywhere(source, app, number, threshold)
+    window = _by_search(source, app, number, threshold) or _by_scan(source, app, number, threshold)
     block = window.block()
     below = window.known.get(block.parent)
     positions = _around(source, app, window.since)
@@ -116,7 +116,7 @@ class _Window:
         return block
 
 
-def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window | None:
+def _by_search(source: Source, app: Topics, number: int, threshold: int) -> _Window | None:
     """Window at the number's position by binary search; None where it is not there, or Batches are out of order.
 
     Batches of several partitions, and of producers that follow one another, are out of order by a few blocks: the
@@ -135,7 +135,7 @@ def _near(source: Source, app: Topics, number: int, threshold: int) -> _Window |
     return window
 
 
-def _anywhere(source: Source, app: Topics, number: int, threshold: int) -> _Window:
+def _by_scan(source: Source, app: Topics, number: int, threshold: int) -> _Window:
     """The same of all that the default topic holds: a repair or a second producer may have written it among others."""
     window = _Window(source, app, number, threshold)
     begin = {tp: low for tp, (low, _) in window.marks.items()}

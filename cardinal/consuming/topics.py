@@ -24,7 +24,7 @@ _ANY_PART: Final = "\0"
 
 
 def tracked_expressions(app: Application, tracked: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """The expressions behind an option's names and expressions; None for None: whatever the application declares.
+    """The expressions behind an option's names and expressions; None for None: all that the application declares.
 
     ConfigurationError where a word is none of the application's names, or an expression can match none of its entries.
     """
@@ -41,7 +41,7 @@ def tracked_expressions(app: Application, tracked: str | Sequence[str] | None) -
 def wanted_topics(app: Application, expressions: Sequence[str] | None, read: Collection[str] = ()) -> tuple[str, ...]:
     """The topics to read for these expressions, the default topic first; all of them for None.
 
-    An application that does not say where its sub batches lie may have them on any topic: all are read. Topics that
+    An application that does not declare the topics of its sub batches may have them on any: all are read. Topics that
     were ``read`` before are read on: a cursor needs its positions.
     """
     if expressions is None or app.sub_batches is None:

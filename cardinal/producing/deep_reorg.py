@@ -2,7 +2,7 @@
 
 The depth is counted from the highest block that consumers may have: what was added here, or what stands on the topics.
 These are read when a branch first needs it; where they cannot be read then, what was added here decides, and the next
-branch reads them. The newest Batch of every partition is looked for behind the pings of a chain that stood still; where
+branch reads them. The newest Batch of every partition is searched behind the pings of a chain that stood still; where
 there are too many of these, every branch counts as deep: a channel too many does no harm.
 """
 
@@ -116,7 +116,7 @@ class BranchDepth:
 def highest_block(sink: Sink) -> int:
     """The highest block number among the newest Batches.
 
-    0 where there is none, and beyond all where they lie too far.
+    0 where there is none, and beyond all where they are too far back.
     """
     limit, before = _RECENT, dict[int, int]()
     while True:

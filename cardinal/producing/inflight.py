@@ -133,7 +133,7 @@ class Sending(Protocol):
 
     one_at_a_time: bool
     serve: Callable[[float], None] | None
-    """Takes acknowledgements in, for so many seconds at most: for whoever waits. None: the transport serves itself."""
+    """Serves acknowledgements while a caller waits, for some seconds at most. None: the transport serves itself."""
 
     def start(self, publication: Publication, done: Done) -> None:
         """Send what need not wait for the queue."""
@@ -159,7 +159,7 @@ class Plain:
             return
         announcement, *rest = publication.opening
         announced = self._sink.send((announcement,), None)
-        # Whoever reads the announcement can read the channel: it is acknowledged before anything else is sent.
+        # A reader of the announcement may open the channel at once: it is acknowledged before anything else is sent.
         if announced.exception() is None:
             sent = [self._sink.send(rest, None)]
             sent += [self._sink.send(part.content, part.batch) for part in publication.parts]
@@ -230,7 +230,7 @@ def all_of(futures: Sequence[Future[None]]) -> Future[None]:
 class InFlight:
     """The publications of a producer that are not acknowledged yet; their number and bytes are bounded.
 
-    ``turn`` decides on a hash just before it is sent, where one goes at a time; whoever sets it calls :meth:`proceed`
+    ``turn`` decides on a hash just before it is sent, where one is sent at a time; its owner calls :meth:`proceed`
     when a decision may have changed.
     """
 
@@ -375,7 +375,7 @@ class InFlight:
                     self._rest()
 
     def stop(self) -> None:
-        """Admit nothing any more, and let nobody wait."""
+        """Admit nothing any more, and wake every waiter."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -419,7 +419,7 @@ class InFlight:
             )
 
     def _wait_for(self, come: Callable[[], bool], timeout: float | None) -> bool:
-        """With the lock held: wait so many seconds at most; False when they are over."""
+        """With the lock held: wait for ``timeout`` seconds at most; False when they are over."""
         deadline = None if timeout is None else time.monotonic() + timeout
         serve = self._sending.serve
         while not come():

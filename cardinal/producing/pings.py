@@ -35,7 +35,7 @@ def ping_id(producer_id: str) -> bytes:
 class Pinger:
     """Sends pings while ``may`` allows it.
 
-    The first at once, the others on a thread of its own, so many seconds apart.
+    The first at once, the others on a thread of its own, at a fixed interval.
     """
 
     def __init__(self, sink: Sink, topic: str, producer_id: str, *, seconds: float, may: Callable[[], bool]) -> None:

@@ -6,7 +6,7 @@ Rules:
    ends the futures of blocks that it releases.
 2. A node that needs blocks which are not held any more (``EndStream`` TOO_FAR_BEHIND) fails all pending blocks with
    NodeBehindError: its host publishes again from that number. Nothing else is added until then.
-3. So many blocks and bytes are pending at most that a session's buffer is not half full: one that fills makes it try
+3. Pending blocks and bytes are bounded below half of a session's buffer: one that fills makes it try
    another node, and a feed that is faster than a node does not mean that another one is needed. Nodes accept 64 blocks
    before the first is acknowledged.
 4. What nodes refuse is logged with the reason. No line contains more of a URL than a node's address.

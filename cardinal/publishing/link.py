@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What was pushed is sent first; only then the session is asked for one more message, so that a block that is skipped
+1. What was pushed is sent first; only then one more message is drawn from the session, so that a block that is skipped
    is not sent to its end.
 2. A stream that is ended gets what was pushed before, for a bounded time.
 """
@@ -39,7 +39,7 @@ class Ends(Protocol):
         ...
 
     def received(self, link: Link, response: Response | None) -> None:
-        """A response came; None stands for one of no kind."""
+        """A response came; None: one of an unknown kind."""
         ...
 
     def closed(self, link: Link, failure: CardinalError | None) -> None:

@@ -75,9 +75,9 @@ def test_ranges_say_where_the_content_lies_and_are_of_topics_alone(broker: Memor
                 if one.ranges.get(record[:2], (0, 0))[0] <= record.offset < one.ranges.get(record[:2], (0, 0))[1]
             ]
             assert {record.key[1:33] for record in inside} == {one.hash}
-        with pytest.raises(ConfigurationError, match="lies on topics alone"):
+        with pytest.raises(ConfigurationError, match="content of topics alone"):
             consumer.supply([])
-    with pytest.raises(ConfigurationError, match="lies on topics alone"):
+    with pytest.raises(ConfigurationError, match="content of topics alone"):
         ConsumerOptions(content="ranges", heal=lambda _: [])
 
 

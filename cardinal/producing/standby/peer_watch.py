@@ -1,15 +1,15 @@
-"""Other producers of the stream: reads the newest records, for who lives, who was first, and what others have sealed.
+"""Other producers of the stream: the newest records are read, for live ids, first senders, and sealed blocks.
 
 1. Only the default topic is read: Batches and pings are there. It begins so far back that what was sealed shortly
    before is known.
-2. Only a seal says that a block is complete. What producers of another implementation publish without one is sent
-   beside them.
-3. Where nothing can be read any more, whatever the reason, everything is sent from then on.
-4. With transactions, what others have sealed is known when theirs have ended. At the start, and for whoever is not the
-   lowest, time moves on to a moment when everything that was written before it is read
+2. Only a seal proves that a block is complete. What producers of another implementation publish without one is sent
+   as well.
+3. Where nothing can be read any more, for any reason, everything is sent from then on.
+4. With transactions, what others have sealed is known when theirs have ended. At the start, and for all ranks but
+   the lowest, time moves on to a moment when everything that was written before it is read
    (:class:`~.committed_horizon.Horizon`): the transaction of a producer that died is waited for, a stream that never
-   rests is not. What was begun and still stands in line waits like what was not: while others make progress, it is
-   theirs.
+   rests is not. What was begun and is still queued waits like what was not: while others make progress, they
+   send it.
 5. Ranks need one place where all producers write, and one clock: where the records of a topic are stamped by the clocks
    of their producers ``standby`` is refused.
 
@@ -113,10 +113,10 @@ class PeerWatch:
         self._standby = Standby(me, step, self._peers)
         self._step = step
         self._rank = 0
-        self._others_moved = float("-inf")
+        self._others_progress_at = float("-inf")
         self._time = time.monotonic()
-        self._anothers = 0
-        self._deaf = False
+        self._foreign_pings = 0
+        self._unreadable = False
         self._stop = threading.Event()
         self._caught_up = threading.Event()
         self._thread: threading.Thread | None = None
@@ -133,7 +133,7 @@ class PeerWatch:
     def producer_count(self) -> ProducerCount:
         """Live producers, the first sender of each block, and whether another producer has our id."""
         with self._lock:
-            return replace(self._peers.count(self._me), doubled=self._anothers >= _DOUBLED)
+            return replace(self._peers.count(self._me), doubled=self._foreign_pings >= _DOUBLED)
 
     @property
     def arrivals(self) -> ArrivalCounts:
@@ -145,11 +145,11 @@ class PeerWatch:
         """The verdict on a block that was begun and is not sent yet (rule 4); waits for no lock."""
         if self._standby.is_done(block_hash):
             return Verdict.SKIP
-        return Verdict.SEND if self._deaf or self._quiet(self._time) else Verdict.WAIT
+        return Verdict.SEND if self._unreadable or self._others_stalled(self._time) else Verdict.WAIT
 
-    def _quiet(self, now: float) -> bool:
+    def _others_stalled(self, now: float) -> bool:
         """True when the others' progress has stalled for this rank's delay; rank 0 never waits."""
-        return not self._rank or now - self._others_moved >= self._rank * self._step
+        return not self._rank or now - self._others_progress_at >= self._rank * self._step
 
     def start(self, in_flight: InFlight, is_anothers: Callable[[Ping], bool]) -> None:
         """Read on a thread from now on; returns when everything that was there has been read, or cannot be.
@@ -169,7 +169,7 @@ class PeerWatch:
         Raises as ``InFlight.begin``.
         """
         with self._lock:
-            verdict = Verdict.SEND if self._deaf else self._standby.offer(publication.hash, time.monotonic())
+            verdict = Verdict.SEND if self._unreadable else self._standby.offer(publication.hash, time.monotonic())
             if verdict is Verdict.SEND:
                 self._in_flight.begin(publication)
         if verdict is Verdict.SKIP:
@@ -191,7 +191,7 @@ class PeerWatch:
                     self._read_once()
         finally:
             if not self._stop.is_set():
-                self._fall_deaf()
+                self._stop_reading()
             self._caught_up.set()
 
     def _read_once(self) -> None:
@@ -205,7 +205,7 @@ class PeerWatch:
                 return  # more is there that was appended before now
             due = self._standby.due()
             self._rank = self._peers.rank(self._me)
-            overdue = (due is not None and due <= now) or (self._in_flight.in_line and self._quiet(now))
+            overdue = (due is not None and due <= now) or (self._in_flight.in_line and self._others_stalled(now))
             urgent = overdue and self._rank > 0
         # The moment up to which nothing that others sealed is kept from us (rule 4); None: none yet.
         horizon = self._horizon if urgent or not self._caught_up.is_set() else None
@@ -238,9 +238,9 @@ class PeerWatch:
             self._in_flight.skip(publication)
         self._in_flight.proceed()
 
-    def _fall_deaf(self) -> None:
+    def _stop_reading(self) -> None:
         with self._lock:
-            self._deaf = True
+            self._unreadable = True
         self._decide(math.inf)
 
     # --- what is read --------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class PeerWatch:
             self._arrivals.batch(record, who or "anonymous")
             if SEALED_HEADER in headers:
                 if who != self._me and not self._standby.is_done(block_hash):
-                    self._others_moved = time.monotonic()
+                    self._others_progress_at = time.monotonic()
                 self._standby.done(block_hash)
 
     def _hear_ping(self, record: Record) -> None:
@@ -270,4 +270,4 @@ class PeerWatch:
             return
         with contextlib.suppress(DecodeError):
             ping = decode(record.key, record.value)
-            self._anothers += isinstance(ping, Ping) and self._is_anothers(ping)
+            self._foreign_pings += isinstance(ping, Ping) and self._is_anothers(ping)

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A partition's tail begins at the lowest number among its Batches. One more than so many blocks below the highest that
-   stood before it in its partition counts for nothing there: it was sent again long after its time, by a producer that
-   is far behind. Nor does one of a repair, which its producer's name shows (:func:`repairing`); of these the newest are
-   held, since a repair may be as long as the stream.
+1. A partition's tail begins at the lowest number among its Batches. One more than ``late`` blocks below the highest
+   before it in its partition does not count there: it was sent again late, by a producer that is far behind.
+   Nor does one of a repair, recognized by its producer's name (:func:`repairing`); of these the newest are held, since
+   a repair may be as long as the stream.
 2. The chain begins at the lowest block that no partition can lack because its tail begins later.
 """
 
@@ -46,7 +46,7 @@ class BatchIndex:
     """Result of a scan: Batches by hash, the complete blocks among them, and what else was seen.
 
     Attributes:
-        late: so many blocks below those before it a Batch is out of its time.
+        late: distance in blocks below those before it from which a Batch is late.
         who: the header of the producer that starts; ``left`` is the time of its last Batch, in the life before.
         complete: hashes of the blocks that are complete: sealed, or counted by :mod:`.completeness`.
         lowest, highest: numbers by partition.
@@ -90,7 +90,7 @@ class BatchIndex:
     def add_batch(self, record: Record, batch: Batch) -> None:
         """Take a Batch of the default topic in."""
         if not _is_of_repair(record):
-            self._place((record.topic, record.partition), batch.number)
+            self._track_height((record.topic, record.partition), batch.number)
             self.repaired.pop(batch.hash, None)
         elif batch.hash not in self.batches:
             self._keep_repaired(batch.hash)
@@ -105,7 +105,7 @@ class BatchIndex:
         self._note(record, batch)
         self.complete.add(batch.hash)
 
-    def _place(self, where: Partition, number: int) -> None:
+    def _track_height(self, where: Partition, number: int) -> None:
         self.highest[where] = max(number, self.highest.get(where, number))
         if number >= self.highest[where] - self.late:
             self.lowest[where] = min(number, self.lowest.get(where, number))
@@ -141,7 +141,7 @@ class BatchIndex:
         return complete_chain(self.batches.values(), self.complete, floor=min(whole, default=0)) if whole else []
 
     def ends_far_below(self, chain: list[BlockRef]) -> bool:
-        """Complete Batches stand so far above the chain that it may begin with one that is out of its time."""
+        """True if complete Batches are so far above the chain that it may begin with a late one."""
         top = max((self.batches[block_hash].number for block_hash in self.complete), default=0)
         return not chain or chain[-1].number < top - self.late
 

@@ -1,4 +1,4 @@
-"""Blocks that came through a reorg channel: they stand there alone, and the main topics go on above them.
+"""Blocks of a reorg channel: they are on no other topic, and the main topics continue above them.
 
 A channel is read where its announcement was read, of more than 16 the newest. What counts is the last attempt of a
 producer that has ended with ReorgComplete: before that no consumer switches. Of its blocks those count that are sealed,

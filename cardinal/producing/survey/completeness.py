@@ -1,8 +1,8 @@
 """Completeness of blocks, by counting their messages on all topics.
 
-A reassembler holds so many open blocks and no more. So blocks are counted in windows, some at a time, and the
+A reassembler holds a bounded number of open blocks. So blocks are counted in windows, some at a time, and the
 reassembler gets the records of these alone: partitions are read far apart from each other, and everything that is
-written there at the same time would evict what is looked for.
+written there at the same time would evict the blocks that are searched.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from cardinal.transports.base import Source
 
 _MARGINS_MS: Final = (5_000, 60_000, BEFORE_BATCH_MS)
-"""So far around its Batch the rest of a block is looked for, farther only what is not complete by then: nearly always a
-producer sends the one right after the other, and ten minutes of everything are much to read for a block."""
+"""Distances around its Batch at which the rest of a block is searched, each for what is incomplete by then: a producer
+nearly always sends the one right after the other, and ten minutes of everything are much to read for a block."""
 
 _RECORDS: Final = 65_536
 """Of a partition, before the first Batch and after the last: on a busy stream ten minutes are millions."""
@@ -43,7 +43,7 @@ _VALUE: Final = bytes((BATCH_MSG,))
 def complete_among(source: Source, app: Stream, copies: Iterable[BatchCopy]) -> set[bytes]:
     """The hashes of the blocks that are complete around a copy of their Batch.
 
-    The source reads all topics of the application; it is assigned anew. UnreachableError where the records do not
+    The source reads all topics of the application; it is reassigned. UnreachableError where the records do not
     arrive.
     """
     left = sorted(copies, key=lambda one: one.at_ms)
@@ -83,7 +83,7 @@ def _complete_within(source: Source, app: Stream, window: list[BatchCopy], margi
     complete: set[bytes] = set()
     held: list[Record] = []
 
-    def give() -> None:
+    def flush() -> None:
         done = {event.payload.hash for event in reassembler.receive(held) if isinstance(event, Completed)}
         complete.update(done)
         open_.difference_update(done)
@@ -93,10 +93,10 @@ def _complete_within(source: Source, app: Stream, window: list[BatchCopy], margi
         if record.key[1:HASH_END] in open_:
             held.append(_bare(record))
             if len(held) == _AT_ONCE:
-                give()
+                flush()
 
     read_range(source, starts, {tp: min(ends.get(tp, high), high) for tp, (_, high) in marks.items()}, take)
-    give()
+    flush()
     return complete
 
 

@@ -6,12 +6,12 @@ of the scanned tail, is present and complete.
 
 1. A block is complete when its Batch is sealed. A Batch without the seal comes from a producer that does not seal; its
    block counts when all its messages are seen. The blocks of a reorg channel are only there (:mod:`.channels`).
-2. Only the tail of the default topic is read: so many records of every partition. The partitions' tails begin at
+2. Only the tail of the default topic is read: the newest records of every partition. The partitions' tails begin at
    different blocks, so the chain begins at the lowest block above which no Batch can be missing for that reason
-   (:mod:`.batch_index`). More is read where that one is not complete, of a partition that has shown no Batch (pings
+   (:mod:`.batch_index`). More is read where that one is not complete, of a partition without a Batch (pings
    alone, while the chain stood still), and twice where the chain ends far below the highest complete Batch.
-3. Partially published is what is so near the newest Batch: what a producer that was killed had in flight. Where others
-   went on meanwhile, it is near the last Batch of the one that starts (:mod:`.partial`).
+3. Partially published blocks are near the newest Batch: what a producer that was killed had in flight. Where others
+   have continued since, they are near the last Batch of the one that starts (:mod:`.partial`).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cardinal.transports.base import Source
 
 _TAIL: Final = 2_048
-_MORE: Final = 4
-_DOUBTS: Final = 2
+_EXTENSION_FACTOR: Final = 4
+_EXTENSIONS: Final = 2
 """Extensions of a tail that may begin with late Batches."""
 
 
@@ -49,8 +49,8 @@ class Survey:
         chain: the newest blocks that are complete, one chain, oldest first.
         batches: the Batches of these, and others, by hash.
         partial: blocks that are partially published, the lowest first, those without a number last.
-        moments: around which to look for such blocks once more, in milliseconds (:mod:`.partial`).
-        last, following: of a stream whose blocks are known by number alone: the last block, and the one to go on with,
+        moments: around which such blocks are searched once more, in milliseconds (:mod:`.partial`).
+        last, following: of a stream whose blocks are known by number alone: the last block, and the one to resume with,
             which is lower: a few are published again, because the last may be of another branch.
 
     """
@@ -74,8 +74,8 @@ def survey(
     """Find the frontier, and what is partially published there. UnreachableError where the records do not arrive.
 
     The source reads all topics of the application, ``tail`` records of every partition and more where these do not
-    suffice; it is assigned anew. ``producer_id`` starts again, and may have left something behind that others have gone
-    on above. ``open_channel`` opens the topic of a reorg's channel; without it none is read.
+    suffice; it is reassigned. ``producer_id`` restarts, and may have left partial blocks that others continued above.
+    ``open_channel`` opens the topic of a reorg's channel; without it none is read.
     """
     chain, index = _scan(source, app, tail, (PRODUCER_HEADER, producer_id.encode()), open_channel)
     near = max((last for _, last in index.times.values()), default=None) if index.left is None else index.left
@@ -92,7 +92,7 @@ def _scan(
     default = {tp: ends for tp, ends in marks.items() if tp[0] == app.default_topic}
     ends = {tp: high for tp, (_, high) in marks.items()}
     tails = dict.fromkeys(default, tail)
-    doubts = _DOUBTS
+    extensions = _EXTENSIONS
     while True:
         starts = {tp: max(low, high - tails[tp]) for tp, (low, high) in default.items()}
         index = BatchIndex(getattr(app, "reorg_threshold", REORG_THRESHOLD), who)
@@ -103,9 +103,9 @@ def _scan(
         chain = index.chain(starts)
         cut = {tp for tp, (low, _) in default.items() if starts[tp] > low}
         silent = cut - index.lowest.keys()
-        doubtful = bool(chain) and not silent and doubts > 0 and index.ends_far_below(chain)
+        doubtful = bool(chain) and not silent and extensions > 0 and index.ends_far_below(chain)
         if not cut or (chain and not silent and not doubtful):
             return chain or index.chain_above_retention(), index
-        doubts -= doubtful
+        extensions -= doubtful
         for tp in silent or cut:
-            tails[tp] *= _MORE
+            tails[tp] *= _EXTENSION_FACTOR

@@ -1,4 +1,4 @@
-"""Content of a height range on the topics: for a repair, which is given numbers, and no times.
+"""Content of a height range on the topics: for a repair, which has numbers, and no times.
 
 Rules:
 
@@ -56,7 +56,7 @@ def height_range(
     source: Source, app: Stream, first: int, last: int, *, open_channel: Callable[[str], Source] | None = None
 ) -> HeightRange:
     """The blocks of these heights on the topics, the last one included; raises as :func:`~.frontier.survey`."""
-    index, beside = BatchIndex(), _Beside(first, last)
+    index, neighbours = BatchIndex(), _Neighbours(first, last)
 
     def take(record: Record) -> None:
         batch = batch_of(record)
@@ -66,7 +66,7 @@ def height_range(
         elif first <= batch.number <= last:
             index.add_batch(record, batch)
         else:
-            beside.add(batch)
+            neighbours.add(batch)
 
     _read_default(source, app, take)
     index.complete = complete_among(source, app, index.copies(sealed=True))
@@ -75,11 +75,11 @@ def height_range(
     within = {block for block, batch in index.batches.items() if first <= batch.number <= last}
     times = sorted({at_ms for both in index.times.values() for at_ms in both})
     headless = _headless(source, app, times, index.batches) if len(index.times) <= _LOOKED_AROUND else None
-    return HeightRange({**beside.batches, **index.batches}, index.complete & within, headless)
+    return HeightRange({**neighbours.batches, **index.batches}, index.complete & within, headless)
 
 
-class _Beside:
-    """The Batches next to a range, so many on each side."""
+class _Neighbours:
+    """The Batches next to a range, a bounded number on each side."""
 
     def __init__(self, first: int, last: int) -> None:
         self._middle = (first + last) / 2

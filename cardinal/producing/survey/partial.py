@@ -1,10 +1,10 @@
 """Partially published blocks: a Batch without the rest of its block, or some of the rest without the Batch.
 
-They are looked for around a moment: when a producer that was killed sent its last Batch, or when one that starts read
+They are searched around a moment: when a producer that was killed sent its last Batch, or when one that starts read
 the topics for the first time, as bytes that were in flight may come after it. Around is ten seconds before and a minute
-after, and up to ten minutes each way where that is not more than so many records of a partition: one that was killed
-again soon has left a last Batch that is later than what it left first. Where there is no moment, as no Batch is there,
-so many of the newest records are read. A block is complete as well when its Batch came later.
+after, and up to ten minutes each way where that is within a bound of records of a partition: one that was killed
+again soon has left a last Batch that is later than what it left first. Where there is no moment, as no Batch exists,
+that many of the newest records are read. A block is complete as well when its Batch came later.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def partial_around(
 ) -> tuple[dict[bytes, PartialBlock], set[bytes]]:
     """The blocks that are partially published around these moments, by their hashes, and those that are complete.
 
-    The source reads all topics of the application; it is assigned anew. ``index``: a scan whose Batches were judged
+    The source reads all topics of the application; it is reassigned. ``index``: a scan whose Batches were judged
     already. ``among``: blocks that were partially published before, and still are unless they are complete now.
     """
     judged = BatchIndex() if index is None else index

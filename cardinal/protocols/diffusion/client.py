@@ -74,8 +74,8 @@ class _Request:
 
     Attributes:
         answered_in: state of the link while the server answers.
-        ids: ids that it asks for.
-        objects: objects that it asks for, with their announced sizes.
+        ids: requested ids.
+        objects: requested objects, with their announced sizes.
 
     """
 

@@ -69,7 +69,7 @@ def _message(length: int, tag: int) -> bytes:
 
 def _unsigned(field: str, value: int, most: int) -> bytes:
     if not 0 <= value <= most:
-        raise EncodeError(f"{field} must lie between 0 and {most}, not {value}", field=field, value=value)
+        raise EncodeError(f"{field} must be between 0 and {most}, not {value}", field=field, value=value)
     return cbor.head(UNSIGNED, value)
 
 

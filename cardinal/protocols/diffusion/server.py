@@ -61,9 +61,9 @@ class Server:
         self._settings = settings or DiffusionSettings()
         self._decoder = Decoder(State.INIT)
         self._requests: deque[Message] = deque()
-        """Requests that wait for their turn."""
+        """Requests that are queued."""
         self._wanted = 0
-        """Ids that the open request asks for."""
+        """Number of ids in the open request."""
         self._pieces: Iterator[bytes] | None = None
         """The rest of the reply that is being written."""
         self._fifo: dict[ObjectId, _Offer] = {}

@@ -18,8 +18,8 @@ class DiffusionSettings:
 
     Attributes:
         max_unacked: ids announced and not acknowledged. Twice as many requests may be in flight (O14).
-        ids_per_request: ids that one request asks for.
-        objects_per_request: objects that one request asks for.
+        ids_per_request: ids in one request.
+        objects_per_request: objects in one request.
         reply_limit: bytes of a reply with several objects, CBOR included (O8).
         max_object_bytes: bytes of one object; a larger one is reported and not fetched.
         peer_bytes: bytes of objects in flight per peer; one larger object alone is allowed (O17).

@@ -2,7 +2,7 @@
 
 One copy of each block wins, the others are skipped; a copy that fails is requested from the others; a block is
 acknowledged when it and all before it are verified and durable. Rules are cited by their number (P4 … P47), and the
-methods stand in the order of the rules. The arbiter holds no item: it passes them on as effects. It reads no clock and
+methods are in the order of the rules. The arbiter holds no item: it passes them on as effects. It reads no clock and
 waits for nothing: every input carries ``now`` (seconds, rising), and :meth:`Arbiter.tick` runs the clock rules.
 
 Without ``reorg_threshold`` a block is its number, and there is one branch. With it a block is number and hash, and a
@@ -127,7 +127,7 @@ class Arbiter:
         return self._taken()
 
     def receive(self, connection: Hashable, request: Request | None, now: float) -> list[Effect]:
-        """A message came; None stands for one that is no request. What comes after the end is ignored."""
+        """A message came; None: one that is no request. What comes after the end is ignored."""
         self._now = now
         link = self._links.get(connection)
         if link is not None:

@@ -57,7 +57,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A block and all before it are verified and durable: it may go on, parents first, each once."""
+    """A block and all before it are verified and durable: it may be promoted, parents first, each once."""
 
     block: BlockId
     parent: BlockId

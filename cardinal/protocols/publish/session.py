@@ -197,7 +197,7 @@ class PublisherSession:
         return self._taken()
 
     def receive(self, stream: int, response: Response | None, now: float) -> list[SessionEffect]:
-        """A response came; None stands for one of no kind, which is ignored."""
+        """A response came; None: one of an unknown kind, which is ignored."""
         self._now = now
         found = self._found(stream)
         if found is not None:
@@ -457,7 +457,7 @@ class PublisherSession:
         return overdue >= self._settings.late_blocks
 
     def _is_filling(self, stream: _Stream) -> bool:
-        """P39: the buffer fills, and another node is there."""
+        """P39: the buffer fills, and another node is available."""
         return (
             self._fill() >= self._settings.switch_at
             and self._now - stream.since >= self._settings.switch_grace

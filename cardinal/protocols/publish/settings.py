@@ -66,14 +66,14 @@ class SessionSettings:
     Attributes:
         forks: whether headers carry hashes, and the feed reports reorgs.
         buffer_blocks, buffer_bytes: bounds of what is held.
-        switch_at, drained_at: parts of a bound at which another node is tried, and at which the host may go on.
+        switch_at, drained_at: parts of a bound at which another node is tried, and at which the host may resume.
         switch_grace: that a node has, before a filling buffer makes the session leave it.
-        late_after, late_blocks: an acknowledgement is late, and so many running make the session leave.
+        late_after, late_blocks: time until an acknowledgement is late, late ones until the session leaves.
         cooling: of a node that failed.
         backoff, backoff_most: first and longest wait before the same node is tried again.
         behind_wait, behind_wait_most: the same for an offer that a node is not ready for.
         behind_cooling_most: longest cooling of a node that is too far behind.
-        storm_ends, storm_window, storm_pause: so many ends in so many seconds are followed by a pause.
+        storm_ends, storm_window, storm_pause: number of ends within a time that is followed by a pause.
         reset_period: after which a stream is ended in good order, for another node.
 
     """

@@ -96,7 +96,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class SkipBlock:
-    """Another publisher sends this block, or it is here already: go on with the next."""
+    """Another publisher sends this block, or it is stored already: continue with the next."""
 
     block_number: int
 

@@ -92,7 +92,7 @@ class Cursor:
     """Position in one lineage of one stream.
 
     Attributes:
-        lineage: 8 bytes that stand for the options, and 8 of the first delivered block's hash once there is one;
+        lineage: 8 bytes of a digest of the options, and 8 of the first delivered block's hash once there is one;
             ``seq`` counts within it.
         app: the application's name.
         chain: the application's name for the chain, such as ``evm:1``.

@@ -224,7 +224,7 @@ class ForkBelowStart:
 class BeganAbove:
     """The stream begins with ``start``, above blocks that no Batch links to its chain, down to number ``lowest``.
 
-    Retention has expired a part of what lies between, or it was never there.
+    Retention has expired a part of what is between, or it was never there.
     """
 
     start: BlockRef

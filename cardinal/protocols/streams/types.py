@@ -24,7 +24,7 @@ SHORT = 8
 
 
 def short(block_hash: bytes) -> bytes:
-    """Eight bytes that stand for a hash. Not its own: proof of work makes many of these equal on a whole chain."""
+    """Eight bytes that identify a hash. Not its own: proof of work makes many of these equal on a whole chain."""
     return blake2b(block_hash, digest_size=SHORT).digest()
 
 

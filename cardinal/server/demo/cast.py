@@ -69,7 +69,7 @@ class Child:
         return self.log.read_text(errors="replace").count(text)
 
     def objects(self) -> list[dict[str, Any]]:
-        """The JSON objects that it printed since the last call, a line each; other lines are passed over."""
+        """The JSON objects that it printed since the last call, a line each; other lines are skipped."""
         with self.log.open("rb") as log:
             log.seek(self._read)
             new = log.read()
@@ -83,7 +83,7 @@ class Child:
             self._child.process.send_signal(number)
 
     def stop(self) -> None:
-        """Ask it to end, wait for a bounded time, then make it. May be called twice."""
+        """Request its end, wait for a bounded time, then kill it. May be called twice."""
         process = self._child.process
         self.signal(signal.SIGTERM)
         try:

@@ -5,8 +5,8 @@
 2. The chain grows and forks. Before a reorg the node holds until everything is in the lake, so that every reorg crosses
    a batch boundary and the lake sees the same ones on every run. Of a cluster, the leader and a publisher are killed
    there (:mod:`.kills`).
-3. When consumer and lake stand at the node's last block, the lake and the consumer's chain are compared with the node.
-4. Everything that was started is stopped, whatever happens.
+3. Once consumer and lake have reached the node's last block, both are compared with the node.
+4. Everything that was started is stopped, also after an error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PRODUCES: Final = "the stream "
 """Begins a producer's report of where it continues."""
 CHAIN_ID: Final = 1337
 _HOLD_PART: Final = 8
-"""The part of the chain that is there before the node may hold: most reorgs come after."""
+"""The part of the chain that exists before the node may hold: most reorgs come after."""
 
 Found = TypeVar("Found")
 
@@ -76,7 +76,7 @@ class Audience(Protocol):
         ...
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
-        """Spark wrote a batch of so many rows; the lake's head stands at this block."""
+        """Spark wrote a batch; ``head`` is the lake's head after it."""
         ...
 
 
@@ -226,7 +226,7 @@ class Demo:
         )
 
     def _follow(self, url: str, node: Child, reader: NodeReader, producers: list[Child]) -> Child | None:
-        """Watch until consumer, lake and members have reached the node's last block, and whoever was killed is back."""
+        """Watch until consumer, lake and members have reached the node's last block, and killed members are back."""
         self._until(self._take_updates, "no block was delivered", [node, *producers])
         lake = None
         if self._settings.spark:

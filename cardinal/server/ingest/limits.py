@@ -1,4 +1,4 @@
-"""Limits of an ingest node: memory, disk and publishers, and what stands in the way of new blocks."""
+"""Limits of an ingest node: memory, disk and publishers, and the reasons against new blocks."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ Rules:
 2. A copy is verified, then stored. Its block is acknowledged when its row is durable, and nothing is sent before.
 3. Where memory is full, only the lowest block's stream is read. Where nothing can be stored, no new block is accepted:
    publishers are sent Behind, and wait.
-4. After a restart every stored block is there: those up to the first gap as acknowledged, those above it as stored.
-5. A block that a peer brings is verified and stored as a copy is, and then stored to the arbiter: its publishers are
+4. After a restart every stored block is restored: those up to the first gap as acknowledged, those above it as stored.
+5. A block from a peer is verified and stored as a copy is, and then stored to the arbiter: its publishers are
    skipped.
 """
 

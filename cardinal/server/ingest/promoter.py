@@ -90,7 +90,7 @@ class Promoter:
         self._connection = connection
         self._conditions = Conditions()
         self._waiting: asyncio.Queue[BlockId] = asyncio.Queue()
-        self._again: deque[BlockId] = deque()
+        self._retries: deque[BlockId] = deque()
         self._sent: deque[_Sent] = deque()
         self._added: dict[BlockId, float] = {}
         self._clock = clock
@@ -114,8 +114,8 @@ class Promoter:
         """
         await self._conditions.answer(self._connect)
         while True:
-            if len(self._sent) < _TOGETHER and (self._again or not self._sent or not self._waiting.empty()):
-                block = self._again.popleft() if self._again else await self._waiting.get()
+            if len(self._sent) < _TOGETHER and (self._retries or not self._sent or not self._waiting.empty()):
+                block = self._retries.popleft() if self._retries else await self._waiting.get()
                 self._sent.append((block, await asyncio.to_thread(self._send, block)))
                 continue
             try:
@@ -171,7 +171,7 @@ class Promoter:
         await self._connection.close()  # every future has ended then
         LOG.warning("the producer failed and is replaced: %s", error)
         await self._finish([one for one in self._sent if _succeeded(one)])
-        self._again.extendleft(block for block, _ in reversed(self._sent))
+        self._retries.extendleft(block for block, _ in reversed(self._sent))
         self._sent.clear()
         await self._conditions.answer(self._connect)
 

@@ -3,8 +3,8 @@
 Rules:
 
 1. A block is durable when the transaction that holds its row is committed: the log is synced to the disk before that.
-2. One thread writes. Whatever waits for it becomes one transaction, so that one sync serves many blocks.
-3. A block that is on the topics loses its body, at once or, for peers, when so many newer ones are on the topics.
+2. One thread writes. All that waits for it becomes one transaction, so that one sync serves many blocks.
+3. A block that is on the topics loses its body, at once or, for peers, when enough newer ones are on the topics.
    Its row stays while a fork may begin at it.
 4. One process has the file: a second one is refused.
 """
@@ -143,7 +143,7 @@ class BodyStore:
                 "SELECT body FROM blocks WHERE number = ? AND hash = ?", (signed(number), block_hash)
             ).fetchone()
         if row is None or row[0] is None:
-            raise StoreError(f"the store has no body of block {number}: it was changed by somebody else")
+            raise StoreError(f"the store has no body of block {number}: it was changed by another process")
         body: bytes = row[0]
         return body
 

@@ -166,7 +166,7 @@ class StreamConnection:
         return self._app.default_topic not in await self.check.topics()
 
     async def open(self) -> None:
-        """Connect a producer, creating missing topics. One that was there is closed; its counters stay."""
+        """Connect a producer, creating missing topics. An existing one is closed; its counters stay."""
         await self.close()
         connecting = run_in_thread(self._connect, _THREAD)  # a daemon thread: a stop does not wait for the broker
         try:
@@ -174,7 +174,7 @@ class StreamConnection:
         except asyncio.CancelledError:
             connecting.add_done_callback(_close_unwanted)
             raise
-        # In one step: whoever reads the counters finds the old producer's once, before and after.
+        # In one step: a reader of the counters finds the old producer's once, before and after.
         self._past = self.stats._replace(in_flight=0, queued_messages=0, queued_bytes=0)
         self._producer = producer
 

@@ -116,7 +116,7 @@ class IngestConnection:
                 raise
 
     async def survey(self) -> Survey:
-        """The last block of the node that answers first, and the one to go on with (rule 1)."""
+        """The last block of the node that answers first, and the one to resume with (rule 1)."""
         first, last = await self._status()
         if last is None or first is None:
             return Survey([], {}, ())

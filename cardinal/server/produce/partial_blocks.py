@@ -1,4 +1,4 @@
-"""Partially published blocks while a producer runs: named, looked for once more, and requested by hash from the node.
+"""Partially published blocks while a producer runs: named, searched once more, and requested by hash from the node.
 
 Rules:
 

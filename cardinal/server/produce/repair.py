@@ -66,7 +66,7 @@ class Repaired:
         partial: blocks whose Batch was on the topics, without all that it counts.
         left: partially published blocks that the node does not have, those without a number last.
         sent: number of blocks that were sent.
-        looked: blocks without a Batch were looked for; not in a very wide range.
+        looked: blocks without a Batch were searched; not in a very wide range.
 
     """
 

@@ -97,8 +97,8 @@ class RetryQueue:
         newest = newest_of(step)
         in_flight = newest.hash in self._in_flight and newest.hash not in self._waiting
         if in_flight or newest.hash in self._submitting:
-            return  # the node gave it by its hash a moment ago
-        self._waiting.discard(newest.hash)  # submitted by whoever is first, this call or `retry`
+            return  # the node returned it by its hash a moment ago
+        self._waiting.discard(newest.hash)  # submitted by the first of this call and `retry`
         self._submitting.add(newest.hash)
         self._since.setdefault(newest.hash, time.monotonic())
         future: Future[None] | None = None

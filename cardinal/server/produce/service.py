@@ -267,7 +267,7 @@ class ProduceService:
             await self._add(step)
 
     async def _complete_later(self) -> None:
-        """Of a feed that is followed: look once more after a while, and request blocks as the feed gets there."""
+        """Of a feed that is followed: look once more after a while, and request blocks as the feed reaches them."""
         await asyncio.sleep(self._settings.look_again_seconds)
         await self._partial.look()
         while await self._partial.request(self._highest):  # noqa: ASYNC110 - the request is the condition

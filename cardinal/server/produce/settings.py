@@ -21,7 +21,7 @@ class ProduceSettings:
         redundancy: see :class:`cardinal.Producer`.
         allow_coverage_change: continue although recent blocks have other entries on the topics.
         reorg_channels: see :class:`cardinal.Producer`.
-        look_again_seconds: time after which partially published blocks are looked for once more.
+        look_again_seconds: time after which partially published blocks are searched once more.
         watch_seconds: time between two looks at what may hold the service up.
         query_seconds: time between two queries of a broker that is in doubt.
         stalled_seconds: time without a published block after which the service counts as stalled, where there is one

@@ -99,10 +99,10 @@ def test_so_many_blocks_wait_for_the_hook_in_their_order(
     asked: Asked, monkeypatch: pytest.MonkeyPatch, count: int, most: int | None
 ) -> None:
     if most is not None:
-        monkeypatch.setattr(healing, "_ASKED_MAX", most)
+        monkeypatch.setattr(healing, "_REQUESTS_MAX", most)
     hashes = [number.to_bytes(32, "big") for number in range(count)]
     for block_hash in hashes:
-        asked.healer.ask(Explanation(block_hash, None, "open"))
+        asked.healer.request(Explanation(block_hash, None, "open"))
     asked.may_go_on.set()
     assert asked.answers() == (most or count)
     assert asked.blocks == hashes[:most]

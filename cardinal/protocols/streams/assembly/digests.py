@@ -38,7 +38,7 @@ class Contents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HeaderOnly:
-    """A block without its content: the Batch's own values and those that were kept, and where the content lies.
+    """A block without its content: the Batch's own values and those that were kept, and the ranges of the content.
 
     ``ranges`` has for every partition the offset of the first message, and the one after the last that counts; it is
     empty where the block is not complete. ``size``: approximate bytes of the messages on the topics.

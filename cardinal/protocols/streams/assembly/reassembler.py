@@ -78,7 +78,7 @@ from .window import Bounds, OpenBlocks, RecentBlock, RecentBlocks
 
 _BOUNDS: Final = Bounds()
 _FAR: Final = 1 << 63
-"""Above all offsets. After a rewind a block's first message may lie below those that were read before."""
+"""Above all offsets. After a rewind a block's first message may be below those that were read before."""
 _NO_HEAD: Final = bytes(HASH_END + 1)
 """Bytes that no key begins with: type and hash are shorter."""
 _SUPPLIED: Final = -1

@@ -343,7 +343,7 @@ class Follower:
         """Find the lowest offset of any held or evicted block, and the names of open ones; returns their number.
 
         The result stays safe for a while, as a block that was opened since begins at the reader's position then, or
-        above. So many blocks are scanned less often.
+        above. Large numbers of blocks are scanned less often.
         """
         opened = self.reassembler.open_blocks()
         self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)

@@ -16,7 +16,7 @@ from cardinal.protocols.streams.types import Partition
 
 
 class Suspect:
-    """A block that lacks messages, since so many blocks were completed. ``number``: as its child gives it.
+    """A block that lacks messages; ``since``: completed blocks by then. ``number``: as its child gives it.
 
     ``reported``: its absence was reported. ``quiet``: it is only reported when a chain waits for it.
     """
@@ -80,7 +80,7 @@ class MissingBlocks:
         return bool(self._requested) and self._proof is None
 
     def proven(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, int] | None) -> list[bytes]:
-        """The suspects whose messages lie on no topic, by watermarks that every partition has passed.
+        """The suspects whose messages are on no topic, by watermarks that every partition has passed.
 
         New ones may come with it.
         """

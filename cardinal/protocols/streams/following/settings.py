@@ -71,7 +71,7 @@ class FollowerSettings(OrderingSettings):
     bounds: Bounds = Bounds()  # noqa: RUF009 - frozen
 
     def fingerprint(self) -> bytes:
-        """Eight bytes that stand for every option that decides which content is delivered under which number.
+        """Digest, eight bytes, of every option that decides which content is delivered under which number.
 
         The application's declarations are left out: with a release that adds a topic, a stream continues. So are
         ``start``, its weight and ``patient``: they decide where a new stream begins, and the first block delivered is

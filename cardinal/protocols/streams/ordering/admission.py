@@ -1,4 +1,4 @@
-"""Admission rules: blocks that are refused, blocks that lie too low, and forks that leave below the start.
+"""Admission rules: blocks that are refused, blocks that are too low, and forks that leave below the start.
 
 A block is refused that cannot be (its parent is no hash or itself, its number negative), that a whitelist or blacklist
 excludes, or that descends from a refused one. One below the floor, or below the first block of the stream, is pruned. A
@@ -28,7 +28,7 @@ _REPORTED_MAX: Final = 1024
 
 
 class Admission:
-    """Refusals and prunings. ``whitelist``: number to the only hash that may stand there. ``blacklist``.
+    """Refusals and prunings. ``whitelist``: number to the only hash that is accepted there. ``blacklist``.
 
     Refused hashes.
     """

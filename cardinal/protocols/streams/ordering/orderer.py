@@ -72,7 +72,7 @@ class Orderer:
         start: the last block already delivered; None: one is chosen by :mod:`.start`.
         start_weight: its weight; None counts as 0.
         reorg_threshold: blocks below the head that a reorg may reach.
-        whitelist: number to the only hash that may stand there.
+        whitelist: number to the only hash that is accepted there.
         settings: all other options.
 
     """

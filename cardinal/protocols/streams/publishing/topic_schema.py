@@ -5,11 +5,11 @@ An expression is anchored as a whole at the start of a path; no text, no match. 
 Most paths of a block share a few directories, and for most directories (all up to a "/") the route is the same for
 every path below. :meth:`Router.runs` groups paths by directory, :meth:`Router.directory` finds the route once. That
 holds for an expression every part of which is a plain character or a class that does not match "/", none of them a "/"
-that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it lies
+that is repeated or optional: each of its matches has as many "/" as the expression, so that all of it is
 
 - inside the directory, where the directory has more "/" than the expression, or as many and the expression ends in one:
   the rest of the path cannot change it;
-- nowhere, where the directory has fewer: a path that lies directly in it has no more.
+- nowhere, where the directory has fewer: a path that is directly in it has no more.
 
 Only where they are as many and the expression continues after its last "/" is the complete path needed. Schemas with
 other expressions are matched path by path.

@@ -1,7 +1,7 @@
 """Policy ``quorum:k``: one :class:`Reassembler` for each producer, and a table of votes.
 
 1. Each producer has a Reassembler of its own, with an equal share of the bounds, for its records alone. So a
-   producer that lies, floods or contradicts itself spoils its own copies and uses up its own share.
+   producer that forges, floods or contradicts itself spoils its own copies and uses up its own share.
 2. A complete copy is a vote (:mod:`.digest`). When k votes for a block are equal it is delivered, once, with the
    positions of all copies. Every copy that differs from it is compared message by message: when the block is delivered,
    or later when that copy becomes complete or falls below the threshold.

@@ -41,7 +41,7 @@ from .messages import (
 )
 
 # Go's time.MarshalBinary, which a ping's value is: version, seconds since year 1, nanoseconds, zone offset in
-# minutes; -1 stands for UTC; version 2 adds the offset's seconds (facts of the wire, ping).
+# minutes; -1 means UTC; version 2 adds the offset's seconds (facts of the wire, ping).
 _YEAR_1_TO_1970: Final = 62_135_596_800
 _TIME_V1: Final = 1
 _TIME_V2: Final = 2
@@ -60,7 +60,7 @@ def _need_hash(field: str, value: bytes) -> None:
 
 def _need_range(field: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise EncodeError(f"{field} must lie between {low} and {high}, not {value}", field=field, value=value)
+        raise EncodeError(f"{field} must be between {low} and {high}, not {value}", field=field, value=value)
 
 
 def _path(field: str, path: str) -> bytes:

@@ -1,6 +1,6 @@
 """Layout of a message's key: type byte, block hash, rest (specification, Messages).
 
-The partition is chosen by the key, so that copies of one (block, key) from any number of producers lie in one
+The partition is chosen by the key, so that copies of one (block, key) from any number of producers are in one
 partition.
 """
 

@@ -1,6 +1,6 @@
 """The header ``cardinal-ranges`` of a sealed Batch: for readers that take Batches alone and leave the content in place.
 
-It names the ranges of offsets in which the other messages of the block lie, the log that these offsets belong to (a
+It names the ranges of offsets of the other messages of the block, the log that these offsets belong to (a
 copy of the stream has other offsets), their size, and the few values that decide about the chain.
 """
 

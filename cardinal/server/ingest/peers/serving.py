@@ -115,7 +115,7 @@ class PeerServer:
         self._counts.refuse("crowded", sentence)
 
     async def _serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a client until its link ends, whatever ends it."""
+        """Serve a client until its link ends, for any reason."""
         link = _Link(self._shelf, self._settings)
         news = asyncio.Event()
         self._shelf.watchers.add(news.set)

@@ -3,7 +3,7 @@
 Rules:
 
 1. A block is on the shelf from its acknowledgement until its body leaves the store.
-2. A pinned block is retained: the store asks before a body goes.
+2. A pinned block is retained: the store checks before it deletes a body.
 3. Blocks are added on the event loop; everything else is called on any thread.
 """
 
