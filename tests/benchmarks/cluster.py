@@ -241,14 +241,13 @@ async def _killed(cluster: Cluster, role: str) -> tuple[float, float]:
 
 
 async def _kill(cluster: Cluster, role: str, promoter: str, publisher: Publisher, after: int) -> float:
-    """Kill the member of a role once so many blocks are acknowledged; when that was."""
+    """Kill the member of a role, and of it alone, once so many blocks are acknowledged; when that was."""
     await publisher.reached(after)
-    victim = promoter
     deadline = time.perf_counter() + DEADLINE
-    while role == "leader" and (victim := await asyncio.to_thread(cluster.leader)) == promoter:
+    while (leader := await asyncio.to_thread(cluster.leader)) == promoter:
         assert time.perf_counter() < deadline, "no other member leads"
         await asyncio.sleep(0.02)
-    cluster.kill(victim)
+    cluster.kill(leader if role == "leader" else promoter)
     return time.perf_counter()
 
 
