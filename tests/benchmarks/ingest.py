@@ -69,9 +69,9 @@ def serving(broker: EmbeddedKafka) -> Iterator[Node]:
 
 def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
     """From the last item of a block to its acknowledgement and its ChainUpdate, beside what cannot be less."""
-    rate, warm, count = 10, 30, 10 if quick else 200
+    rate, warming, count = 10, 30, 10 if quick else 200
     for number, size in ((10, 300), (200, 1_500)):
-        last = warm + count
+        last = warming + count
         parts = [block(at, number, size) for at in range(1, last + 1)]
         with serving(broker) as node:
             warm(node)
@@ -84,12 +84,12 @@ def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
         print_line("write and fsync of a file", synced)
         print_line(
             "last item to acknowledgement",
-            [pushed.acknowledged[at] - pushed.sent[at] for at in range(warm + 1, last + 1)],
+            [pushed.acknowledged[at] - pushed.sent[at] for at in range(warming + 1, last + 1)],
         )
         print_line(
-            "last item to ChainUpdate", [reading.delivered[at] - pushed.sent[at] for at in range(warm + 1, last + 1)]
+            "last item to ChainUpdate", [reading.delivered[at] - pushed.sent[at] for at in range(warming + 1, last + 1)]
         )
-        print_line("direct, transactional: add to ChainUpdate", direct[warm:])
+        print_line("direct, transactional: add to ChainUpdate", direct[warming:])
 
 
 def _synced(size: int, count: int) -> list[float]:
