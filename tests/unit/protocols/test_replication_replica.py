@@ -101,6 +101,9 @@ def test_a_block_is_stored_then_announced_then_acknowledged_at_a_majority() -> N
     assert it.receive("a", observed(BLOCKS[1]), 0.0).actions == ()
     assert acknowledged(it.receive("b", observed(BLOCKS[0]), 0.0)) == [one.ref for one in BLOCKS]
     assert it.admit(BLOCKS[:1], 0.0) == Step((), (Acknowledged((BLOCKS[0].ref,)),))
+    assert it.unagreed == len(BLOCKS)
+    agree(it, BLOCKS)
+    assert it.unagreed == 0
 
 
 def test_a_duplicate_that_is_not_acknowledged_yet_changes_nothing() -> None:
