@@ -74,7 +74,7 @@ class HeldStore(BodyStore):
         super().add(number, block_hash, parent, b"", number).result(DEADLINE)
         self.promoted(number, block_hash).result(DEADLINE)
 
-    def write(self, number: int, block_hash: bytes, copy: int) -> None:
+    def write_held(self, number: int, block_hash: bytes, copy: int) -> None:
         future, write = self.waiting[number, block_hash][copy]
         write().add_done_callback(lambda done: settle(future, done.exception()))
 
@@ -227,7 +227,7 @@ class Stage:
         if ready:
             copy = await self.copy(block, attempt)
             held = self.node.memory
-            self.store.write(*block, copy)
+            self.store.write_held(*block, copy)
             await self.until(lambda: self.node.memory < held, "a verdict")
 
     async def fail(self, step: Mapping[str, Any], block: tuple[int, bytes]) -> None:
