@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cardinal.config.url import parse_url
 from cardinal.embedded import EmbeddedCluster
-from cardinal.errors import ConfigurationError, TopicError, TopicSettingError, TransportError
+from cardinal.errors import ConfigurationError, TopicError, TopicSettingError
 from cardinal.server.ingest.cluster.claims import ClaimWriter
 from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
 from cardinal.transports.kafka.admin import Cluster, TopicAdmin
@@ -135,19 +135,6 @@ def test_a_missing_claim_log_is_not_created_where_one_is_expected(cardinal_broke
         ClusterTopics(url, stem).check_claims(7)
     assert caught.value.topic == claims_topic(stem, 7)
     assert state_of(url, claims_topic(stem, 7)) is None
-
-
-def test_claims_are_trimmed_to_an_offset_of_the_log_only(cardinal_broker: EmbeddedKafka) -> None:
-    stem, url = fresh(), f"kafka://{cardinal_broker.bootstrap}"
-    topics = ClusterTopics(url, stem)
-    writer = ClaimWriter(url, topics.create_claims(0))
-    sent = [writer.append(b"eth", str(number).encode()) for number in range(10)]
-    assert [one.result(DEADLINE) for one in sent] == list(range(10))
-    writer.close()
-    assert topics.trim_claims(0, 4) == 4
-    assert topics.trim_claims(0, 2) == 4
-    with pytest.raises(TransportError, match="while deleting records"):
-        topics.trim_claims(0, 11)
 
 
 def test_another_transport_cannot_agree() -> None:

@@ -193,23 +193,6 @@ class Cluster:
                 self.reasons.forget()
                 return answer
 
-    def delete_records(self, tp: Partition, before: int) -> int:
-        """Delete the records of a partition below an offset; returns the lowest offset that is retained.
-
-        Raises:
-            TransportError: the partition ends below the offset.
-            UnreachableError, RefusedError: the broker is away or says no.
-
-        """
-
-        def query() -> int:
-            wanted = [TopicPartition(*tp, before)]
-            answers = self.client.delete_records(wanted, request_timeout=self._settings.connect_timeout)
-            (answer,) = answers.values()
-            return int(self.answer(answer).low_watermark)
-
-        return self.patiently(query, f"while deleting records of {tp[0]}", {tp[0]})
-
     # --- inside --------------------------------------------------------------------------------------------
 
     def _refuse_hidden(self, absent: Sequence[str]) -> None:

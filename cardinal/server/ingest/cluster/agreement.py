@@ -232,7 +232,7 @@ class Agreement:
     def snapshot(self, peer: str) -> None:
         """See :class:`~.links.Host`."""
         messages = [_encoded(message) for message in self.replica.snapshot(peer)]
-        assert self._network is not None  # noqa: S101 - a link asks for it
+        assert self._network is not None  # noqa: S101 - a link requests it
         self.take(Step((), ()), then=partial(self._network.snapshot, peer, messages))
 
     # --- the claim log ------------------------------------------------------------------------------------------------

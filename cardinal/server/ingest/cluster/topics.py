@@ -135,15 +135,6 @@ class ClusterTopics:
         limit = int(config.get("max.message.bytes") or self._settings.max_message_bytes)
         return TopicInfo(name, 1, limit, append_time=config.get("message.timestamp.type") != "CreateTime")
 
-    def trim_claims(self, epoch: int, before: int) -> int:
-        """Delete the claims below an offset, that of a checkpoint; the lowest offset that is retained.
-
-        Raises:
-            TransportError: the log ends below the offset.
-
-        """
-        return self._cluster.delete_records((claims_topic(self._default_topic, epoch), 0), before)
-
     # --- inside --------------------------------------------------------------------------------------------
 
     def _ensure(self, name: str, settings: Mapping[str, str]) -> TopicState:
