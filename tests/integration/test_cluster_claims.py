@@ -8,6 +8,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from cardinal.config.url import parse_url
 from cardinal.errors import TopicError, TransportError, UnreachableError
@@ -98,7 +100,9 @@ async def test_an_offset_that_the_log_does_not_have_is_a_value(cardinal_broker: 
     assert await log.reader.open(0) == LogBounds(0, 0)
     assert await log.reader.open(1) == OutOfRange(1, LogBounds(0, 0))
     log.append(*map(str, range(10)))
-    log.topics.trim_claims(0, 6)
+    before = TopicPartition(log.topic, 0, 6)
+    admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+    await asyncio.to_thread(admin.delete_records([before])[TopicPartition(log.topic, 0)].result, DEADLINE)
     assert await log.reader.open(5) == OutOfRange(5, LogBounds(6, 10))
     assert await log.reader.open(6) == LogBounds(6, 10)
     assert await log.read(4) == claims(6, 10)
