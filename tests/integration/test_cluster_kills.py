@@ -66,7 +66,8 @@ def test_members_publishers_and_broker_are_killed_at_30_points(
 
 @pytest.mark.soak
 @pytest.mark.timeout(8 * 3600)
-def test_members_publishers_and_broker_are_killed_at_1000_points(
-    cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_members_publishers_and_broker_are_killed_at_1080_points(
+    seed: int, cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    killed("blob", cardinal_killable_broker, tmp_path, [*MEMBERS, *MEMBERS, *PUBLISHERS, "broker"] * 111, 3, Cluster)
+    killed("blob", cardinal_killable_broker, tmp_path, [*MEMBERS, *MEMBERS, *PUBLISHERS, "broker"] * 12, seed, Cluster)
