@@ -387,7 +387,7 @@ class OrphanedError(CardinalError):
 
 
 class NodeBehindError(CardinalError):
-    """An ingest node needs blocks that its publisher does not hold any more: publish again from block ``number`` on."""
+    """An ingest node needs other blocks than those that its publisher holds: publish again from block ``number`` on."""
 
     def __init__(self, message: str, *, number: int) -> None:
         super().__init__(message)

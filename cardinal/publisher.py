@@ -11,7 +11,8 @@ Rules:
    that is not acknowledged.
 4. ``add`` waits while too many blocks or bytes are held. It never drops and never queues without bound.
 5. A node that needs blocks which are not held any more fails everything that is, with
-   :class:`~cardinal.errors.NodeBehindError`: publish again from its ``number`` on.
+   :class:`~cardinal.errors.NodeBehindError`: publish again from its ``number`` on. So does a node that is ahead of
+   all of it by more than a reorg may be deep, and accepts none.
 
 Threads: ``add`` and ``reorg`` may be called from several threads.
 """
@@ -167,7 +168,7 @@ class Publisher:
             SplitError: the payload contradicts itself or the application's topics.
             OversizeError: an entry is larger than nodes accept.
             LocalProtocolError: the block is in flight already, or is no child of the block below it that was added.
-            NodeBehindError: a node needs a lower block first (rule 5).
+            NodeBehindError: a node needs another block first (rule 5).
             TransportError: the publisher is closed.
 
         """

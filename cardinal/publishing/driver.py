@@ -5,7 +5,8 @@ Rules:
 1. Everything here runs on the loop. ``PublisherSession`` decides; the driver opens streams, sends what it pushes, and
    ends the futures of blocks that it releases.
 2. A node that needs blocks which are not held any more (``EndStream`` TOO_FAR_BEHIND) fails all pending blocks with
-   NodeBehindError: its host publishes again from that number. Nothing else is added until then.
+   NodeBehindError: its host publishes again from that number. Nothing else is added until then. So does a node that
+   accepts none of them, because it is ahead by more than a reorg may be deep.
 3. Pending blocks and bytes are bounded below half of a session's buffer: one that fills makes it try
    another node, and a feed that is faster than a node does not mean that another one is needed. Nodes accept 64 blocks
    before the first is acknowledged.
@@ -89,6 +90,7 @@ class Driver:
         self._links: dict[int, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._needed: int | None = None
+        self._accepted = 0
         self._is_reported = self._is_stopping = False
         self._broken: BaseException | None = None
 
@@ -165,6 +167,8 @@ class Driver:
         self._carry_out(effects)
         if any(isinstance(one, Push) and _is_too_far(one) for one in effects):
             self._fall_behind(link, response)
+        elif isinstance(response, EndOfStream) and response.status == Status.DUPLICATE_BLOCK:
+            self._skip_ahead(link, response.block_number)
         link.wake()
 
     def closed(self, link: Link, failure: CardinalError | None) -> None:
@@ -238,15 +242,29 @@ class Driver:
         if not self._forks and acknowledged is not None and needed <= acknowledged:
             return  # durable at another node, from which this one will have it
         LOG.warning("the ingest node %s needs blocks from %d on, which are not held any more", link.address, needed)
-        self._needed = needed
-        message = f"the ingest node {link.address} needs block {needed}: publish again from there"
+        self._fail(f"the ingest node {link.address} needs block {needed}: publish again from there", needed, accepted=0)
+
+    def _skip_ahead(self, link: Link, floor: int) -> None:
+        """Fail what is pending, where the node accepts only blocks above it (rule 2)."""
+        highest = self.pending.highest
+        if self._forks and floor != NONE and highest is not None and highest <= floor:
+            needed = floor + 1
+            message = f"the ingest node {link.address} accepts no block below {needed}: publish again from there"
+            LOG.warning("%s", message)
+            self._fail(message, needed, accepted=needed)
+
+    def _fail(self, message: str, needed: int, *, accepted: int) -> None:
+        """Fail what is pending; the next block is at most ``needed``, and at least the lowest ``accepted`` one."""
+        self._needed, self._accepted = needed, accepted
+        lowest = self.pending.lowest
         self.pending.fail(lambda _: NodeBehindError(message, number=needed))
-        self._carry_out(self._session.reorg(needed - 1, time.monotonic()))
+        ancestor = min(needed, needed if lowest is None else lowest) - 1
+        self._carry_out(self._session.reorg(ancestor, time.monotonic()))
 
     def _begin_again(self, number: int) -> None:
-        """Begin again with a block. NodeBehindError: it is not low enough."""
+        """Begin again with a block. NodeBehindError: it is too high, or too low."""
         needed = self._needed
-        if needed is not None and number > needed:
+        if needed is not None and not self._accepted <= number <= needed:
             raise NodeBehindError(f"an ingest node needs block {needed}: publish again from there", number=needed)
         self._needed = None
         self._carry_out(self._session.reorg(number - 1, time.monotonic()))

@@ -72,6 +72,11 @@ class Pending:
         """The lowest block."""
         return next(iter(self._blocks), None)
 
+    @property
+    def highest(self) -> int | None:
+        """The highest block."""
+        return next(reversed(self._blocks), None)
+
     def turns(self, ref: BlockRef, parent: bytes) -> bool:
         """Return True where the chain is left for this block: above its parent.
 

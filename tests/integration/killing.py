@@ -41,6 +41,8 @@ PUBLISHERS: Final = ("publisher 0", "publisher 1")
 DEPTH: Final = 10
 LEAD: Final = 60
 """Blocks that the chain may be ahead of what is acknowledged: publishers that begin again hold these."""
+UNREAD: Final = 1_000
+"""Blocks that it may be ahead of what is delivered: kills may come faster than a promoter that begins again."""
 
 
 class Chain:
@@ -78,13 +80,16 @@ class Chain:
 class Reading:
     """A consumer on a thread of its own: the chain that its updates build."""
 
-    def __init__(self, url: str, app: Application, changed: threading.Condition) -> None:
+    def __init__(self, changed: threading.Condition) -> None:
         self.chain: list[Payload] = []
         self.seq = 0
         self.failure: BaseException | None = None
         self._changed = changed
-        self._consumer = Consumer(url, app, topics_timeout=DEADLINE)
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def begin(self, url: str, app: Application) -> None:
+        """Read; returns when the stream's topics are there."""
+        self._consumer = Consumer(url, app, topics_timeout=DEADLINE)
         self._thread.start()
 
     def close(self) -> None:
@@ -176,10 +181,11 @@ class Killed:
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._helpers = ThreadPoolExecutor(2)
+        self.reading = Reading(self._changed)
         self._growing = self._helpers.submit(self._grow)
         self._restarting: Future[object] | None = None
         self._processes = {name: self._begin(name) for name in (*self.nodes.commands, *PUBLISHERS)}
-        self.reading = Reading(self.url, get(app, topic=self.topic), self._changed)
+        self.reading.begin(self.url, get(app, topic=self.topic))
 
     def kill(self, name: str) -> None:
         """Kill one of them at a random moment after something was acknowledged or delivered, and begin it again."""
@@ -223,12 +229,21 @@ class Killed:
             came = self._changed.wait_for(lambda: condition() or self.reading.failure is not None, DEADLINE)
         if self.reading.failure is not None:
             raise self.reading.failure
-        assert came, f"nothing was acknowledged or delivered: {(self._folder / 'log').read_text()[-4000:]}"
+        assert came, f"{self}: {(self._folder / 'log').read_text()[-4000:]}"
+
+    def __str__(self) -> str:
+        newest = max((block.number for one, block in self.chain.ever.items() if one in self.acknowledged), default=-1)
+        delivered = self.reading.chain[-1].number if self.reading.chain else -1
+        head = self.chain.branch[-1].number
+        return f"the head is {head}, the newest acknowledged block {newest}, the newest delivered one {delivered}"
 
     def _grow(self) -> None:
         while not self._stopped.wait(0.05):
-            newest = self.chain.branch[-LEAD:]
-            if len(newest) < LEAD or any(block.hash in self.acknowledged for block in newest):
+            branch = self.chain.branch
+            if len(branch) < LEAD or (
+                len(branch) - len(self.reading.chain) < UNREAD
+                and any(block.hash in self.acknowledged for block in branch[-LEAD:])
+            ):
                 self.chain.grow()
 
     def _begin(self, name: str) -> subprocess.Popen[str]:

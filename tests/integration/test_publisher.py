@@ -115,6 +115,21 @@ def test_a_node_that_is_behind_gets_what_its_publisher_adds_again(tmp_path: Path
             assert two.status() == (0, 21)
 
 
+def test_a_node_that_is_ahead_names_the_block_to_publish_from(tmp_path: Path) -> None:
+    with fresh(tmp_path) as (_, port):
+        url = f"ingest://127.0.0.1:{port}"
+        with Publisher(url, APP, publisher_id="one") as one:
+            publish(one, line(0, 199))
+        with Publisher(url, APP, publisher_id="two") as two:
+            error = two.add(block("0a")).exception(DEADLINE)
+            assert isinstance(error, NodeBehindError)
+            assert f"accepts no block below {error.number}" in str(error)
+            with pytest.raises(NodeBehindError, match=f"needs block {error.number}"):
+                two.add(block("1a"))
+            publish(two, line(error.number, 210))
+            assert two.status() == (0, 210)
+
+
 def test_a_node_on_another_branch_gets_ours_from_below_the_fork(tmp_path: Path) -> None:
     with fresh(tmp_path) as (_, port):
         url = f"ingest://127.0.0.1:{port}"

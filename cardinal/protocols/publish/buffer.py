@@ -111,8 +111,8 @@ class Buffer:
         return released
 
     def cut(self, ancestor: int) -> None:
-        """Drop the blocks above an ancestor: the branch continues there."""
-        if self._tip is None or ancestor >= self._tip.number:
+        """Drop the blocks above an ancestor: the branch continues there. It may be any block where none is held."""
+        if self._tip is None or (self._blocks and ancestor >= self._tip.number):
             return
         for number in [number for number in self._blocks if number > ancestor]:
             self.size -= self._blocks.pop(number).size

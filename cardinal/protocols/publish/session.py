@@ -167,11 +167,14 @@ class PublisherSession:
         return self._taken()
 
     def reorg(self, ancestor: int, now: float) -> list[SessionEffect]:
-        """Drop the blocks above an ancestor, sent or not: the feed's next block is its child (P49)."""
+        """Drop the blocks above an ancestor, sent or not: the feed's next block is its child (P49).
+
+        Where none is held, the feed may go on with a higher block.
+        """
         self._now = now
         self._buffer.cut(ancestor)
         stream = self._stream
-        if stream is not None and stream.cursor is not None and stream.cursor > ancestor:
+        if stream is not None and stream.cursor is not None and (stream.cursor > ancestor or not len(self._buffer)):
             stream.move(ancestor + 1 if stream.resend is None else min(ancestor + 1, stream.resend))
         self._measure()
         return self._taken()
