@@ -199,7 +199,7 @@ class ProduceService:
                 self._read_again(behind.number)
 
     def _read_again(self, first: int) -> None:
-        """Forget what is in flight, and begin again with a lower block."""
+        """Forget what is in flight, and begin again with another block."""
         self._queue.clear()
         self._chain, self._first = [], first
         self._grouping = ReorgGrouping(
