@@ -128,6 +128,7 @@ def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKa
     assert not own.running
 
 
+@pytest.mark.slow
 def test_a_broker_that_somebody_else_killed_starts_again(own: EmbeddedKafka) -> None:
     assert own.pid is not None
     os.kill(own.pid, signal.SIGKILL)
@@ -161,6 +162,7 @@ def test_properties_that_kafka_refuses_end_in_one_sentence(tmp_path: Path) -> No
     assert find_broker(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     data = tmp_path / "a folder, with a comma and é"
     owner = subprocess.Popen(

@@ -86,6 +86,7 @@ def test_two_who_say_up_at_once_get_the_same_broker(commands: Commands) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_what_a_crash_left_behind_misleads_nobody(commands: Commands) -> None:
     first = commands.up()
     assert isinstance(first["pid"], int)
@@ -111,6 +112,7 @@ def test_a_data_folder_that_cannot_be_written_is_one_sentence(commands: Commands
     assert "cannot be written" in commands.refused("up")
 
 
+@pytest.mark.slow
 def test_no_network_and_a_jar_that_is_cut_is_one_sentence_and_heals_with_the_network(
     commands: Commands, tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_the_newest_blocks_of_topics_in_use_are_the_first_state(cluster: TestClu
     assert cluster.claims(file, state, ["41a"], "c")[1].head.number == 41
 
 
+@pytest.mark.slow
 def test_a_cluster_that_follows_another_one_on_its_topics_counts_on(cluster: TestCluster) -> None:
     """Without the old markers the headers on the topics count: batches with lower numbers would be left out."""
     file, blocks = cluster.file(), a_chain("1a 2a 3a")
@@ -212,6 +213,7 @@ def test_an_epoch_does_not_end_by_wrong_files_nor_before_all_that_it_agreed_on_i
         cluster.values(1)
 
 
+@pytest.mark.slow
 def test_an_epoch_does_not_end_while_a_member_reports_blocks_that_are_not_agreed(
     running: tuple[TestCluster, Path],
 ) -> None:
@@ -227,6 +229,7 @@ def test_an_epoch_does_not_end_while_a_member_reports_blocks_that_are_not_agreed
     assert begun.warnings == ("not checked for acknowledged blocks that are not agreed: a, c",)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_agreed_before_the_close_is_in_the_next_epoch(running: tuple[TestCluster, Path]) -> None:
     """It comes when the log was read already: the Close names the state before it, and counts for nothing."""
     cluster, plain = running
@@ -245,6 +248,7 @@ def test_a_batch_that_is_agreed_before_the_close_is_in_the_next_epoch(running: t
     assert cluster.opened(new)[1].num == 4
 
 
+@pytest.mark.slow
 def test_a_reconfiguration_that_was_interrupted_is_continued(running: tuple[TestCluster, Path]) -> None:
     """Between the Close and the next Epoch: here the next log cannot be created."""
     cluster, old = running

@@ -25,6 +25,7 @@ SETTLED = 60
 """Blocks after which roles have settled."""
 
 
+@pytest.mark.slow
 def test_leader_and_promoter_are_killed_at_once(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     with Cluster(cardinal_broker.bootstrap, tmp_path) as cluster:
         pushing = Pushing(cluster.publishers_of(*MEMBERS), cluster)
@@ -107,6 +108,7 @@ def test_a_member_is_cut_off_from_both_others(cardinal_broker: EmbeddedKafka, tm
         check(cluster, max(chains, key=len))
 
 
+@pytest.mark.slow
 def test_the_data_folder_of_a_member_is_wiped(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     with Cluster(cardinal_broker.bootstrap, tmp_path) as cluster:
         pushing = Pushing(cluster.publishers_of("a", "b", "c"), cluster)

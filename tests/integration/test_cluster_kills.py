@@ -51,7 +51,7 @@ class Cluster:
         subprocess.run([sys.executable, "-m", "cardinal", *init], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("app", ["blob", "items"])
+@pytest.mark.parametrize("app", ["blob", pytest.param("items", marks=pytest.mark.slow)])
 def test_members_and_publishers_are_killed(app: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     killed(app, cardinal_broker, tmp_path, [*MEMBERS, PUBLISHERS[0]], 1, Cluster)
 

@@ -242,6 +242,7 @@ async def test_a_block_that_cannot_be_written_leaves_the_promoter_usable(cardina
         promoter(f"{url}&transactional.id=mine", app)
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_producer_that_met_a_failure_or_lost_a_connection_is_never_used_again(
     cardinal_killable_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch

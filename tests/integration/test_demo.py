@@ -34,7 +34,9 @@ def left_running(folder: Path) -> list[str]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("through", [(), ("--ingest",)], ids=["producers", "publishers"])
+@pytest.mark.parametrize(
+    "through", [(), pytest.param(("--ingest",), marks=pytest.mark.slow)], ids=["producers", "publishers"]
+)
 def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path, through: tuple[str, ...]) -> None:
     arguments = demo(tmp_path, "--no-spark", "--blocks", "24", "--rate", "30", *through)
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=DEADLINE, check=False)

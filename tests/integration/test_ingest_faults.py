@@ -391,6 +391,7 @@ def resident(pid: int, name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_blocks_are_accepted_while_the_broker_is_away_until_the_pool_is_full(tmp_path: Path) -> None:
     async def run() -> None:

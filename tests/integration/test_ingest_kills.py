@@ -15,7 +15,7 @@ pytestmark = pytest.mark.broker
 PROCESSES = ("node", PUBLISHERS[0], "node", PUBLISHERS[1])
 
 
-@pytest.mark.parametrize("app", ["blob", "items"])
+@pytest.mark.parametrize("app", ["blob", pytest.param("items", marks=pytest.mark.slow)])
 def test_publishers_and_node_are_killed(app: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     killed(app, cardinal_broker, tmp_path, [*PROCESSES[:3]], 1)
 

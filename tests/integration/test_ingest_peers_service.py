@@ -127,6 +127,7 @@ def test_a_node_that_is_killed_in_mid_catch_up_has_every_block_on_topics_of_its_
         assert all(block.items[1] == ITEM for block in blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_nodes_on_shared_topics_leave_one_stream_whole(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     url, topic, last = f"kafka://{cardinal_broker.bootstrap}", f"items-{uuid.uuid4().hex}", 500

@@ -200,9 +200,8 @@ def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_
     assert spoken == whole == {named("1a"), named("2a"), named("3a")}
 
 
-@pytest.mark.parametrize(
-    "away", [pytest.param("a moment", marks=pytest.mark.slow), "longer than a transaction may be open"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("away", ["a moment", "longer than a transaction may be open"])
 def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
     cardinal_killable_broker: EmbeddedKafka, away: str
 ) -> None:

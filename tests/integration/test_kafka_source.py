@@ -142,6 +142,7 @@ def test_a_position_that_the_broker_does_not_have_is_explained(cardinal_broker: 
     source.close()
 
 
+@pytest.mark.slow
 def test_partitions_far_apart_are_kept_in_sync_and_none_is_left_behind(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

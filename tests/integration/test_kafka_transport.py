@@ -275,6 +275,7 @@ def test_records_that_go_while_they_are_read_are_reported(cardinal_broker: Embed
     source.close()
 
 
+@pytest.mark.slow
 def test_a_killed_broker_loses_nothing_acknowledged_and_all_go_on_by_themselves(
     cardinal_killable_broker: EmbeddedKafka,
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
     assert (status, "0 blocks, 0 messages" in said) == (0, True), "nothing was left to do"
 
 
-@pytest.mark.parametrize("reorg_rate", [0, 0.2])
+@pytest.mark.parametrize("reorg_rate", [pytest.param(0, marks=pytest.mark.slow), 0.2])
 def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
     cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, reorg_rate: float
 ) -> None:

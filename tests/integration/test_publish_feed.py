@@ -69,6 +69,7 @@ def last_of(address: str) -> int:
     return -1 if last is None else last
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_a_feed_with_reorgs_reaches_a_consumer_though_node_and_publisher_are_killed(
     cardinal_broker: EmbeddedKafka, tmp_path: Path

@@ -132,6 +132,7 @@ def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes:
     assert producer.poll() is None
 
 
+@pytest.mark.slow
 def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_rest(
     wounded: Wounded, processes: Processes
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
     assert wounded.whole() == set(range(BLOCKS + 1))
 
 
+@pytest.mark.slow
 def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing_at_the_node(
     wounded: Wounded, processes: Processes
 ) -> None:
@@ -161,6 +163,7 @@ def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing
     assert "did not give" not in said
 
 
+@pytest.mark.slow
 def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_sealed_since(
     wounded: Wounded, processes: Processes
 ) -> None:

@@ -110,6 +110,7 @@ def test_tls_with_a_private_authority(secured_broker: Callable[[str], SecuredBro
     _round_trip(secured_broker("tls").url(), app)
 
 
+@pytest.mark.slow
 def test_tls_with_a_client_s_certificate(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
     at = secured_broker("mtls")
     client = at.certificates.client
@@ -122,6 +123,7 @@ def test_a_login_over_tls(secured_broker: Callable[[str], SecuredBroker], app: A
     _round_trip(secured_broker("login").url(ADMIN, sasl__mechanism=mechanism), app)
 
 
+@pytest.mark.slow
 def test_a_password_from_before_a_restart_still_counts(
     secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
@@ -151,6 +153,7 @@ def test_no_login_where_one_is_wanted(secured_broker: Callable[[str], SecuredBro
     assert "requires a login: set user, password and sasl.mechanism" in said
 
 
+@pytest.mark.slow
 def test_an_unknown_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
     at = secured_broker("tls")
     for ca in (str(at.certificates.foreign_ca), ""):
@@ -165,6 +168,7 @@ def test_a_certificate_for_another_host(secured_broker: Callable[[str], SecuredB
     assert "its certificate is not for localhost" in said
 
 
+@pytest.mark.slow
 def test_no_certificate_where_one_is_wanted_and_one_that_is_not_taken(
     secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
@@ -177,6 +181,7 @@ def test_no_certificate_where_one_is_wanted_and_one_that_is_not_taken(
     assert "refuses our certificate" in said
 
 
+@pytest.mark.slow
 def test_plain_text_to_a_tls_port_and_tls_to_a_plain_text_port(
     secured_broker: Callable[[str], SecuredBroker], cardinal_broker: EmbeddedKafka, app: Application
 ) -> None:
@@ -260,6 +265,7 @@ def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_is_back(
     secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:

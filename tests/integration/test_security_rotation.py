@@ -74,6 +74,7 @@ def _until(updates: Iterator[ChainUpdate], number: int) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_password_that_changed_is_a_refusal_until_a_restart_reads_its_file(at: SecuredBroker, tmp_path: Path) -> None:
     """A client keeps the password that it was opened with: a refusal is one sentence, and a restart is the remedy."""
     app, file = small_stream(), tmp_path / "password"

@@ -46,6 +46,7 @@ def publish(url: str, steps: Iterator[Step]) -> int:
     return number
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_is_waited_for(cardinal_killable_broker: EmbeddedKafka) -> None:
     """A planner that is under way goes on when there is more, and a task reads when the broker is back."""
     written = f"kafka://{cardinal_killable_broker.bootstrap}"

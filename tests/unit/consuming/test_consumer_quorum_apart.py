@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 ROOM = 300
 
 
-@pytest.mark.parametrize(
-    ("producers", "blocks"),
-    [(("p", "q"), 3 * ROOM), pytest.param(("p", "q", "r"), 5 * ROOM, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("producers", "blocks"), [(("p", "q"), 3 * ROOM), (("p", "q", "r"), 5 * ROOM)])
 def test_from_the_start_every_block_is_delivered(
     monkeypatch: pytest.MonkeyPatch, producers: tuple[str, ...], blocks: int
 ) -> None:
