@@ -51,8 +51,9 @@ def test_what_is_on_the_topics_loses_its_body_and_is_forgotten_when_no_fork_can_
         with pytest.raises(StoreError, match="no body of block 1"):
             store.body(1, b"")
         store.forget(2).result(DEADLINE)
+        assert [block.number for block in store.blocks()] == [2, 3, 4]
         store.forget(10).result(DEADLINE)
-        assert [(block.number, block.promoted) for block in store.blocks()] == [(4, False)]
+        assert [(block.number, block.promoted) for block in store.blocks()] == [(3, True), (4, False)], "the parent"
 
 
 def test_bodies_are_retained_for_peers_until_they_are_old_and_not_pinned(tmp_path: Path) -> None:

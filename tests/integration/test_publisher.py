@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from cardinal.errors import (
     TransportError,
     UnreachableError,
 )
+from cardinal.server.ingest.store import BodyStore
 from certificates import Authority
 from ingesting import node
 from publishers import header, proof
@@ -153,6 +154,20 @@ def test_items_are_pushed_as_they_are(tmp_path: Path) -> None:
     ):
         publish(publisher, blocks)
         assert publisher.status() == (0, 4)
+
+
+def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    app = get("items", chain_id=1)
+    chain = [items.payload(items.Block(number, (header(number), proof(number)))) for number in range(1_500)]
+    for first, last in ((0, 1_400), (1_400, 1_500)):
+        with fresh(tmp_path, app="items") as (process, port):
+            with Publisher(f"ingest://127.0.0.1:{port}", app, publisher_id="one") as publisher:
+                publish(publisher, chain[first:last])
+                assert publisher.status() == (0, last - 1)
+            process.terminate()
+            assert process.wait(DEADLINE) == 0
+    with closing(BodyStore(tmp_path / "data", app.chain)) as store:
+        assert len(store.blocks()) < 1_000
 
 
 def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:

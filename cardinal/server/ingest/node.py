@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("cardinal.ingest")
 TICK_SECONDS: Final = 0.05
+FORGET_BLOCKS: Final = 1_000
+"""Blocks by which the floor rises before the store forgets what is below it."""
 
 _CHECK_SECONDS: Final = 1.0
 _NAMES_MOST: Final = 256
@@ -149,6 +151,7 @@ class IngestNode:
         self._streams: dict[Hashable, _Stream] = {}
         self._heard: dict[BlockId, float] = {}
         self._closing = False
+        self._forgotten = -1
         self._failure = ""
         self._check_at = now()
         self.waits_for = ""
@@ -308,6 +311,9 @@ class IngestNode:
                 await self._check()
             self.waits_for = self._failure or self._obstacle()
             self._carry_out(self._arbiter.tick(self._now()))
+            if self._majority is None and self.floor >= self._forgotten + FORGET_BLOCKS:
+                self._forgotten = self.floor
+                self._store.forget(self.floor)
             await asyncio.sleep(TICK_SECONDS)
 
     async def close(self) -> None:

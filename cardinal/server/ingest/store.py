@@ -224,10 +224,14 @@ class BodyStore:
         return self.write(write)
 
     def forget(self, below: int) -> Future[None]:
-        """Blocks below a number that are on the topics are forgotten."""
+        """Blocks below a number that are on the topics are forgotten, but bodies, and parents of what is not there."""
 
         def write(database: sqlite3.Connection) -> int:
-            database.execute("DELETE FROM blocks WHERE promoted = 1 AND number < ? AND number >= 0", (signed(below),))
+            (lowest,) = database.execute("SELECT MIN(number) FROM blocks WHERE promoted = 0").fetchone()
+            below_all = signed(below) if lowest is None else min(signed(below), lowest - 1)
+            database.execute(
+                "DELETE FROM blocks WHERE promoted = 1 AND body IS NULL AND number < ? AND number >= 0", (below_all,)
+            )
             return 0
 
         return self.write(write)
