@@ -71,8 +71,8 @@ def head(major: int, argument: int) -> bytes:
     """The shortest head of an item; the caller has checked that the argument fits 64 bits."""
     if 0 <= argument < _BYTE:
         return _SHORT[major][argument]
-    info = 24 if argument < _BYTE else 25 if argument <= WORD_16 else 26 if argument <= WORD_32 else 27
-    return bytes((major << 5 | info,)) + argument.to_bytes(_WIDTHS[info], "big")
+    info = 25 if argument <= WORD_16 else 26 if argument <= WORD_32 else 27
+    return (major << 5 | info).to_bytes() + argument.to_bytes(_WIDTHS[info], "big")
 
 
 def byte_string(data: bytes) -> bytes:
@@ -213,7 +213,12 @@ class Reader:
 # --- values ------------------------------------------------------------------------------------------------
 
 TEXT: Final = 3
-_MAJORS: Final = frozenset({UNSIGNED, BYTE_STRING, TEXT, ARRAY})
+_INITIAL: Final = {
+    major << 5 | info: (major, info, _WIDTHS.get(info, 0), _LEAST.get(info, 0))
+    for major in (UNSIGNED, BYTE_STRING, TEXT, ARRAY)
+    for info in range(max(_WIDTHS) + 1)
+}
+"""Major type and argument by initial byte; and the width and least value of an argument that follows the byte."""
 Value: TypeAlias = "int | bytes | str | Sequence[Value]"
 """A value of frames and records: unsigned integers, byte strings, text, definite arrays of these."""
 
@@ -247,7 +252,10 @@ def load(data: bytes, depth: int = 4) -> Value:
         ViolationError: DecoderFailure.
 
     """
-    (value,), at = _items(data, 0, 1, depth)
+    try:
+        (value,), at = _items(data, 0, 1, depth)
+    except IndexError:  # no initial byte is left
+        raise refused("the bytes end inside a value") from None
     if at != len(data):
         raise refused(f"{len(data) - at} bytes after the value")
     return value
@@ -260,30 +268,32 @@ def _items(data: bytes, at: int, count: int, depth: int) -> tuple[list[Value], i
     items: list[Value] = []
     size = len(data)
     for _ in range(count):
-        if at == size:
-            raise refused("the bytes end inside a value")
-        first = data[at]
-        major, argument = first >> 5, first & 31
-        if major not in _MAJORS:
-            raise refused(f"major type {major}")
+        found = _INITIAL.get(data[at])
+        if found is None:
+            raise refused(f"major type {data[at] >> 5}, additional information {data[at] & 31}")
+        major, argument, width, least = found
         at += 1
-        if argument == _ONE_BYTE and at < size and data[at] >= _DIRECT:
-            argument = data[at]
-            at += 1
-        elif argument >= _DIRECT:
-            argument, at = _wide(data, at, argument)
+        if width:
+            end = at + width
+            if end > size:
+                raise refused("the bytes end inside a value")
+            argument = data[at] if width == 1 else int.from_bytes(data[at:end], "big")
+            if argument < least:
+                raise refused("a head that is not the shortest")
+            at = end
         if major == UNSIGNED:
             items.append(argument)
             continue
-        if argument > size - at:  # every item of an array takes a byte
+        end = at + argument  # every item of an array takes a byte
+        if end > size:
             raise refused("the bytes end inside a value")
         if major == ARRAY:
             item, at = _items(data, at, argument, depth - 1)
             items.append(item)
             continue
-        piece = data[at : at + argument]
+        piece = data[at:end]
         items.append(piece if major == BYTE_STRING else _text(piece))
-        at += argument
+        at = end
     return items, at
 
 
@@ -292,17 +302,3 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise refused("text is not UTF-8") from error
-
-
-def _wide(data: bytes, at: int, info: int) -> tuple[int, int]:
-    """An argument outside its initial byte, and its end."""
-    width = _WIDTHS.get(info)
-    if width is None:
-        raise refused(f"additional information {info}")
-    end = at + width
-    if end > len(data):
-        raise refused("the bytes end inside a value")
-    argument = int.from_bytes(data[at:end], "big")
-    if argument < _LEAST[info]:
-        raise refused("a head that is not the shortest")
-    return argument, end

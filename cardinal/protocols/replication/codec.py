@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import call
 from typing import Any, Final, TypeAlias
 
 from cardinal.errors import EncodeError
@@ -57,7 +58,7 @@ Shape: TypeAlias = Callable[[Value], Any]
 """Reader of a value: returns what it stands for, and raises a ViolationError (DecoderFailure) for anything else."""
 
 
-def array(*parts: Shape, make: Callable[[list[Any]], Any] = tuple) -> Shape:
+def array(*parts: Shape, make: Callable[[Iterable[Any]], Any] = tuple) -> Shape:
     """An array of exactly these parts; ``make`` builds the result of theirs."""
     length = len(parts)
 
@@ -66,7 +67,7 @@ def array(*parts: Shape, make: Callable[[list[Any]], Any] = tuple) -> Shape:
             raise cbor.refused("not an array")
         if len(value) != length:
             raise cbor.refused(f"an array of {len(value)}, not {length}")
-        return make([part(item) for part, item in zip(parts, value, strict=True)])
+        return make(map(call, parts, value))
 
     return shape
 
@@ -77,7 +78,7 @@ def many(part: Shape) -> Shape:
     def shape(value: Value) -> tuple[Any, ...]:
         if not isinstance(value, list):
             raise cbor.refused("not an array")
-        return tuple([part(item) for item in value])
+        return tuple(map(part, value))
 
     return shape
 
