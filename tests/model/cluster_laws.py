@@ -126,7 +126,7 @@ class Laws:
         """The block descends from the agreed chain above the window's floor."""
         while one not in (state.ring or (ROOT,)):
             block = self.blocks.get(one)
-            if block is None or not state.above_floor(block.number):
+            if block is None or block.number < state.floor:
                 return False
             one = block.parent
         return True

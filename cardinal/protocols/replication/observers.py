@@ -50,7 +50,7 @@ class Observers:
 
     def prune(self, state: State) -> None:
         """Forget what is agreed or below the window."""
-        for ref in [ref for ref in self._of_block if state.holds(ref) or not state.above_floor(ref.number)]:
+        for ref in [ref for ref in self._of_block if ref.number < state.floor or state.holds(ref)]:
             for peer in self._of_block.pop(ref):
                 self._of_peer[peer] -= 1
         self.acknowledged = {one for one in self.acknowledged if one in self._pool.blocks and one not in state.ring}
@@ -67,7 +67,7 @@ class Observers:
     def majority(self, block: Block) -> bool:
         """A majority stores the block, this node included."""
         contents = self._of_block.get(block.ref, {})
-        return 1 + sum(content == block.content for content in contents.values()) >= self._quorum
+        return 1 + list(contents.values()).count(block.content) >= self._quorum
 
     def acknowledge(self, blocks: Iterable[Block], state: State) -> list[Ref]:
         """Blocks that are acknowledged now, parents first: of these, and of what descends from them (rule 2)."""

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from .state import State
@@ -40,7 +40,7 @@ class Pool:
         self.blocks: dict[bytes, Block] = {}
         self.size = 0
         """Bytes of all bodies."""
-        self._children: defaultdict[bytes, dict[bytes, None]] = defaultdict(dict)
+        self._children: defaultdict[bytes, dict[bytes, Block]] = defaultdict(dict)
         self._links: dict[bytes, _Link] = {}
         self._best: dict[bool, Block] = {}
         """The best linked tip that descends from the head, and the best other."""
@@ -50,11 +50,11 @@ class Pool:
         """Store a block that is not stored."""
         self.blocks[block.hash] = block
         self.size += block.size
-        self._children[block.parent][block.hash] = None
-        self._link(block)
+        self._children[block.parent][block.hash] = block
+        self._link([block])
 
     def remove(self, block: Block) -> None:
-        """Delete a stored block; :meth:`relink` follows in the same step."""
+        """Delete a stored block; if it is linked, :meth:`relink` follows in the same step."""
         del self.blocks[block.hash]
         self.size -= block.size
         siblings = self._children[block.parent]
@@ -67,23 +67,21 @@ class Pool:
         self._state = state
         self._links.clear()
         self._best.clear()
-        for block in self.blocks.values():
-            if block.hash not in self._links:
-                self._link(block)
+        self._link(self.blocks.values())
 
     def links(self, block: Block) -> bool:
         """A block that is not stored would be linked."""
         return self._state is not None and self._link_of(block, self._state) is not None
 
-    def children(self, parent: bytes) -> Iterator[Block]:
+    def children(self, parent: bytes) -> Collection[Block]:
         """Stored blocks with this parent."""
-        for child in self._children.get(parent, ()):
-            yield self.blocks[child]
+        children = self._children.get(parent)
+        return children.values() if children else ()
 
     def holds(self, item: Item) -> bool:
         """The body is stored, with this content."""
         block = self.blocks.get(item.hash)
-        return block is not None and block.item == item
+        return block is not None and block.content == item.content and block.number == item.number
 
     @property
     def first(self) -> Block | None:
@@ -109,14 +107,15 @@ class Pool:
                 return other
         return descendant
 
-    def _link(self, block: Block) -> None:
+    def _link(self, blocks: Iterable[Block]) -> None:
+        """Link those of the blocks whose ancestors lead to an agreed one, and what waited for them."""
         state = self._state
         if state is None:
             return
-        waiting = [block]
+        waiting = list(blocks)
         while waiting:
             block = waiting.pop()
-            link = self._link_of(block, state)
+            link = None if block.hash in self._links else self._link_of(block, state)
             if link is None:
                 continue
             self._links[block.hash] = link
@@ -126,11 +125,11 @@ class Pool:
             waiting.extend(self.children(block.hash))
 
     def _link_of(self, block: Block, state: State) -> _Link | None:
-        if block.hash in state.ring or not state.above_floor(block.number):
+        if block.hash in state.ring or block.number < state.floor:
             return None
         above = self._links.get(block.parent)
         if above is not None:
-            return _Link(above.first, above.extends) if block.number > self.blocks[block.parent].number else None
+            return above if block.number > self.blocks[block.parent].number else None
         if state.ring:
             below = state.ring.get(block.parent)
             return _Link(block, block.parent == state.head.hash) if below is not None and block.number > below else None

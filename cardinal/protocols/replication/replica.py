@@ -180,7 +180,7 @@ class Replica:
     @property
     def wanted(self) -> list[Ref]:
         """Blocks of agreed batches whose bodies are missing."""
-        return [Ref(item.number, item.hash) for item in self._wanted.values()]
+        return [item.ref for item in self._wanted.values()]
 
     @property
     def unagreed(self) -> int:
@@ -193,7 +193,7 @@ class Replica:
             return True
         if ref.hash in self.pool.blocks or self.state is None or ref.hash in self.state.ring:
             return False
-        return self.state.above_floor(ref.number)
+        return ref.number >= self.state.floor
 
     def snapshot(self, peer: str) -> list[Message]:
         """Messages for a peer to which a session begins: everything that this node has committed and that is open."""
@@ -312,7 +312,7 @@ class Replica:
                 self._actions.append(Acknowledged((block.ref,)))
             if agreed or here is not None:
                 return False
-            if not state.above_floor(block.number):
+            if block.number < state.floor:
                 return self._deny(block, Denial.FORK_TOO_DEEP)
             if not self._fits(block) and not self._candidate(block):
                 self._full = True
@@ -326,8 +326,8 @@ class Replica:
 
     def _fits(self, block: Block) -> bool:
         """The pool has capacity; blocks that wait for an ancestor, which must fit too, take half of it at most."""
-        capacity = self.settings.pool_bytes
-        return self.pool.size + block.size <= (capacity if self.pool.links(block) else capacity // 2)
+        size, capacity = self.pool.size + block.size, self.settings.pool_bytes
+        return size <= capacity // 2 or (size <= capacity and self.pool.links(block))
 
     def _deny(self, block: Block, reason: Denial) -> bool:
         self._actions.append(Denied(block.ref, reason))
@@ -355,7 +355,7 @@ class Replica:
     def _prune(self, state: State) -> None:
         """Delete what is neither open, nor to be promoted, nor near the head (rule 5)."""
         for block in list(self.pool.blocks.values()):
-            if block.hash not in self._agreed and not state.above_floor(block.number):
+            if block.hash not in self._agreed and block.number < state.floor:
                 self._delete(block)
         for num, header in sorted(self.winners.items()):
             deep = header.items[-1].number + self.settings.retain_blocks <= state.highest
@@ -366,7 +366,6 @@ class Replica:
                     del self._agreed[item.hash]
                     if item.hash in self.pool.blocks:
                         self._delete(self.pool.blocks[item.hash])
-        self.pool.relink(state)
         self._observers.prune(state)
         if self._full:
             self._full = False
@@ -413,7 +412,7 @@ class Replica:
         state = self.state
         stored: list[Block] = []
         for block in blocks:
-            if state is not None and (block.hash in state.ring or not state.above_floor(block.number)):
+            if state is not None and (block.hash in state.ring or block.number < state.floor):
                 continue
             self._observers.observe(peer, block)
             here = self.pool.blocks.get(block.hash)
@@ -456,9 +455,9 @@ class Replica:
             return
         self._candidates.store(header)
         self._rows.append(PutCandidate(header, b""))
-        missing = [Ref(item.number, item.hash) for item in header.items if item.hash not in self.pool.blocks]
+        missing = tuple(item.ref for item in header.items if item.hash not in self.pool.blocks)
         if missing:
-            self._actions.append(Want(tuple(missing)))
+            self._actions.append(Want(missing))
         for item in header.items:
             here = self.pool.blocks.get(item.hash)
             if here is not None and here.content != item.content:
@@ -516,21 +515,21 @@ class Replica:
         self._rows += [PutWinner(header), DeleteCandidates(header.num)]
         self._actions.append(Agreed(header))
         self._candidates.decided(header.num)
-        refs = [Ref(item.number, item.hash) for item in header.items]
-        fresh = tuple(ref for ref in refs if ref.hash not in self._observers.acknowledged)
+        fresh = tuple(item.ref for item in header.items if item.hash not in self._observers.acknowledged)
         if fresh:
             self._actions.append(Acknowledged(fresh))
         for item in header.items:
             here = self.pool.blocks.get(item.hash)
-            if here is not None and here.item != item:  # the majority's content counts
+            if here is not None and not self.pool.holds(item):  # the majority's content counts
                 self._actions.append(Divergence(here.ref, here.content, item.content))
                 self._delete(here)
         missing = self._missing(header)
         if missing:
             self._wanted.update(missing)
-            self._actions.append(Want(tuple(ref for ref in refs if ref.hash in missing)))
+            self._actions.append(Want(tuple(item.ref for item in missing.values())))
         self._prune(state)
-        self._acknowledge([child for ref in refs for child in self.pool.children(ref.hash)])
+        self.pool.relink(state)
+        self._acknowledge([child for item in header.items for child in self.pool.children(item.hash)])
         self._turns.decided(self.log.position.skips)
         self._round = self._claimed = self._since = None
         if claim.claimer == self.node and header.num % self.settings.checkpoint_every == 0:

@@ -47,6 +47,7 @@ class State:
         ring: hash to number of the agreed blocks down to ``highest`` - window.
         raw, digest: encoding of the state, and its hash.
         rules: of the epoch; no part of the encoding.
+        floor: lowest number within the window: blocks from it on may still be agreed.
 
     """
 
@@ -58,6 +59,11 @@ class State:
     raw: bytes = field(repr=False)
     digest: bytes
     rules: Rules
+    floor: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        floor = self.highest - self.rules.window + 1 if self.ring else self.rules.start
+        object.__setattr__(self, "floor", floor)
 
     @classmethod
     def build(  # noqa: PLR0917 - the layout's fields in their order
@@ -91,10 +97,6 @@ class State:
     def extends(self, parent: bytes, heaviness: int) -> bool:
         """A run of blocks above ``parent`` with this weight becomes the head of consumers."""
         return not self.ring or parent == self.head.hash or heaviness > self.head.weight
-
-    def above_floor(self, number: int) -> bool:
-        """The number is within the window: a block of it may still be agreed."""
-        return number + self.rules.window > self.highest if self.ring else number >= self.rules.start
 
     def refusal(self, header: Header) -> Refusal | None:  # noqa: PLR0911 - one for each rule
         """First reason why the next batch cannot be this one."""

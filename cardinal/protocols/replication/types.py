@@ -50,6 +50,11 @@ class Item(NamedTuple):
     hash: bytes
     content: bytes
 
+    @property
+    def ref(self) -> Ref:
+        """Its name."""
+        return Ref(self.number, self.hash)
+
 
 class Block(NamedTuple):
     """Facts of a verified block whose body is stored; ``size`` are the body's bytes."""

@@ -143,8 +143,7 @@ def test_the_ring_ends_at_the_window() -> None:
     assert sorted(state.ring.values()) == [100, 101, 102, 103, 104]
     assert state.holds(Ref(100, name("100a")))
     assert not state.holds(Ref(99, name("99a")))
-    assert state.above_floor(101)
-    assert not state.above_floor(100)
+    assert state.floor == 101
 
 
 def test_a_stream_that_begins_with_number_zero_has_no_root() -> None:
