@@ -14,7 +14,9 @@ from model.mesh_schedule import Faults, run_mesh
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(25)), pytest.param(range(25, 3_025), marks=pytest.mark.slow)], ids=len
+    "seeds",
+    [range(25), *(pytest.param(range(at, at + 1_000), marks=pytest.mark.slow) for at in (25, 1_025, 2_025))],
+    ids=str,
 )
 def test_a_network_keeps_its_promises(seeds: range) -> None:
     assert [broken for seed in seeds if (broken := run_mesh(seed))] == []

@@ -224,13 +224,13 @@ class BodyStore:
         return self.write(write)
 
     def forget(self, below: int) -> Future[None]:
-        """Blocks below a number that are on the topics are forgotten, but bodies, and parents of what is not there."""
+        """Delete the rows of promoted blocks below a number; retained bodies and parents of unpromoted blocks stay."""
 
         def write(database: sqlite3.Connection) -> int:
             (lowest,) = database.execute("SELECT MIN(number) FROM blocks WHERE promoted = 0").fetchone()
-            below_all = signed(below) if lowest is None else min(signed(below), lowest - 1)
+            end = signed(below) if lowest is None else min(signed(below), lowest - 1)
             database.execute(
-                "DELETE FROM blocks WHERE promoted = 1 AND body IS NULL AND number < ? AND number >= 0", (below_all,)
+                "DELETE FROM blocks WHERE promoted = 1 AND body IS NULL AND number < ? AND number >= 0", (end,)
             )
             return 0
 
