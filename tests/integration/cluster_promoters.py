@@ -10,6 +10,7 @@ from kafka_streams import DEADLINE, a_block
 
 from cardinal.errors import UnreachableError
 from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
+from cardinal.server.ingest.cluster.topics import ClusterTopics
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 def promoter(url: str, app: Application) -> PromotionWriter:
     """A promoter of the cluster `c`."""
-    return PromotionWriter(url, app, cluster="c", key=b"eth")
+    markers = ClusterTopics(url, app.default_topic).ensure_promoted()
+    return PromotionWriter(url, app, cluster="c", key=b"eth", markers=markers)
 
 
 def run_of(at: int, count: int) -> list[tuple[Agreed, Payload]]:

@@ -20,7 +20,7 @@ from cardinal.server.ingest.cluster.admin import Begun, Signer, begin_cluster, r
 from cardinal.server.ingest.cluster.config import load_cluster
 from cardinal.server.ingest.cluster.log_state import cluster_before
 from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
-from cardinal.server.ingest.cluster.topics import claims_topic, promoted_topic
+from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
 from cardinal.server.topics import delete_topics
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def test_a_cluster_that_follows_another_one_on_its_topics_counts_on(cluster: Tes
     init(cluster, file, 1)
 
     async def promote() -> None:
-        writer = PromotionWriter(cluster.url, cluster.app, cluster="main", key=cluster.app.default_topic.encode())
+        topic = cluster.app.default_topic
+        markers = ClusterTopics(cluster.url, topic).ensure_promoted()
+        writer = PromotionWriter(cluster.url, cluster.app, cluster="main", key=topic.encode(), markers=markers)
         assert await writer.take() is None
         await writer.write([(Agreed(num, 0), block) for num, block in enumerate(blocks, 5)], b"\x80")
         await writer.close()

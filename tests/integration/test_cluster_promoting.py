@@ -219,6 +219,7 @@ async def test_without_markers_the_highest_agreed_header_replaces_them(cardinal_
     with Producer(url, app, producer_id="direct") as direct:
         for number in range(6, 100):
             direct.add(a_block(f"{number}a", f"{number - 1}a", values=1))
+    writer = promoter(url, app)
     assert await writer.take() == Agreed(1, 1)
     await write(writer, 5)
     assert await writer.take() == b"6"

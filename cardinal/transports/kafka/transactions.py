@@ -345,6 +345,9 @@ class TransactionalKafkaSink(KafkaSink):
 
         """
         deadline = time.monotonic() + self._connect_timeout
+        with contextlib.suppress(KafkaException):
+            # Metadata first: without a connection the client repeats its first request 0.5 s later.
+            client.list_topics(next(iter(self._topics)), timeout=_SLICE)
         while True:
             try:
                 client.init_transactions(_SLICE)

@@ -34,7 +34,7 @@ from cardinal.producing.inflight import block
 from cardinal.producing.pings import Pinger
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.ingest.cluster.reading import newest
-from cardinal.server.ingest.cluster.topics import ClusterTopics, cluster_settings, promoted_topic
+from cardinal.server.ingest.cluster.topics import cluster_settings
 from cardinal.transports.kafka import KafkaSource, open_fenced_sink
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.kafka import FencedKafkaSink
+    from cardinal.transports.kafka.admin import TopicInfo
 
 AGREED_HEADER: Final = "cardinal-agreed"
 """Header of a promoted Batch: the :class:`Agreed` place of its block."""
@@ -98,15 +99,17 @@ class PromotionWriter:
         app: the stream's application.
         cluster: the cluster's name; ``cluster:<name>`` is the producer of every record.
         key: of markers.
+        markers: their topic, which exists.
 
     """
 
-    def __init__(self, url: str | TransportUrl, app: Stream, *, cluster: str, key: bytes) -> None:
+    def __init__(self, url: str | TransportUrl, app: Stream, *, cluster: str, key: bytes, markers: TopicInfo) -> None:
         self._url = find_url(url)
         self._app = app
         self._settings = cluster_settings(self._url)
         self._producer_id = f"cluster:{cluster}"
         self._key = key
+        self._markers = markers
         self._owner: _Owner | None = None
         self._splitting = asyncio.Lock()
 
@@ -175,8 +178,7 @@ class PromotionWriter:
             run_in_thread(owner.close, _CLOSING)
 
     def _take(self) -> tuple[_Owner, bytes | Agreed | None]:
-        log = ClusterTopics(self._url, self._app.default_topic).ensure_promoted()
-        sink = open_fenced_sink(self._settings, self._app, producer_id=self._producer_id, log=log)
+        sink = open_fenced_sink(self._settings, self._app, producer_id=self._producer_id, log=self._markers)
         try:
             last = self._last()
             topic, seconds = self._app.default_topic, _PING_SECONDS
@@ -189,10 +191,9 @@ class PromotionWriter:
 
     def _last(self) -> bytes | Agreed | None:
         """The last marker, or what stands for it."""
-        topic = promoted_topic(self._app.default_topic)
-        with contextlib.closing(KafkaSource(self._settings, [topic])) as markers:
+        with contextlib.closing(KafkaSource(self._settings, [self._markers.name])) as markers:
             if found := newest(markers, lambda record: record.key == self._key):
-                return found[topic, 0].value
+                return found[self._markers.name, 0].value
         with contextlib.closing(KafkaSource(self._settings, [self._app.default_topic])) as batches:
             promoted = newest(batches, lambda record: Agreed.of(record) is not None)
         return max(filter(None, map(Agreed.of, promoted.values())), default=None)
@@ -203,7 +204,7 @@ class PromotionWriter:
             return sink.transact(
                 [message for part in parts for message in part.content],
                 [part.batch for part in parts],
-                (Routed(promoted_topic(self._app.default_topic), self._key, marker),),
+                (Routed(self._markers.name, self._key, marker),),
                 [part.written for part in parts],
                 [[(AGREED_HEADER, place.header())] for place, _ in blocks],
             )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cardinal.server.ingest.cluster.keys import SecretKey
     from cardinal.server.ingest.metrics import MemberStatus
     from cardinal.server.ingest.service import IngestSettings
+    from cardinal.transports.kafka.admin import TopicInfo
 
 _ALONE_SECONDS: Final = 7.0
 """Time without a majority after which publishers are sent to other members; a silent link is noticed after 3 s more."""
@@ -92,12 +93,12 @@ class Member:
             CardinalError: what waiting does not heal.
 
         """
-        topics, previous = await Conditions().answer(self._open_topics)
+        claims_log, markers_log, previous = await Conditions().answer(self._open_topics)
         async with AsyncExitStack() as opened:
             opened.push_async_callback(asyncio.to_thread, self._store.close)
-            writer = ClaimWriter(self._url, topics[0])
+            writer = ClaimWriter(self._url, claims_log)
             opened.push_async_callback(asyncio.to_thread, writer.close)
-            claims, markers = (LogReader(self._url, topic) for topic in topics)
+            claims, markers = (LogReader(self._url, topic) for topic in (claims_log, markers_log.name))
             for reader in (claims, markers):
                 opened.push_async_callback(reader.close)
             agreement = Agreement(self._replica, self._rows, self._blocks, self._objects, writer)
@@ -107,22 +108,29 @@ class Member:
                 tasks.start(agreement.read_claims(claims, read))
                 await tasks.until(read.wait())
                 await tasks.until(agreement.committed())
-                await self._serve(agreement, Promotion(self._replica, previous), markers, tasks, listening)
+                promoting = self._promoter(agreement, previous, markers_log)
+                await self._serve(agreement, promoting, markers, tasks, listening)
 
-    async def _open_topics(self) -> tuple[tuple[str, str], bytes]:
+    async def _open_topics(self) -> tuple[str, TopicInfo, bytes]:
         """The claim log, which exists, the topic of markers, and the cluster of the epoch before."""
 
-        def find() -> tuple[tuple[str, str], bytes]:
+        def find() -> tuple[str, TopicInfo, bytes]:
             topics = ClusterTopics(self._url, self._app.default_topic)
             claims = topics.check_claims(self._file.epoch)
-            return (claims, topics.ensure_promoted().name), cluster_before(self._url, self._app, self._file)
+            return claims, topics.ensure_promoted(), cluster_before(self._url, self._app, self._file)
 
         return await asyncio.wrap_future(run_in_thread(find, "cardinal-ingest-topics"))
+
+    def _promoter(self, agreement: Agreement, previous: bytes, markers: TopicInfo) -> ClusterPromoter:
+        key = self._membership.stream.encode()
+        writer = PromotionWriter(self._url, self._app, cluster=self._file.name, key=key, markers=markers)
+        promotion = Promotion(self._replica, previous)
+        return ClusterPromoter(agreement, promotion, writer, self._store, self._blocks, self._objects)
 
     async def _serve(
         self,
         agreement: Agreement,
-        promotion: Promotion,
+        promoter: ClusterPromoter,
         markers: LogReader,
         tasks: _Tasks,
         listening: Callable[[int], object],
@@ -130,8 +138,6 @@ class Member:
         """Serve publishers and members, until a part of the node fails."""
         settings, state = self._settings, self._replica.state
         assert state is not None  # noqa: S101 - the log was read
-        writer = PromotionWriter(self._url, self._app, cluster=self._file.name, key=self._membership.stream.encode())
-        promoter = ClusterPromoter(agreement, promotion, writer, self._store, self._blocks, self._objects)
         node = IngestNode(
             self._store, self._blocks,
             arbiter_settings(self._app, state.rules.start, forks=self._blocks.forks), lambda _: None,
