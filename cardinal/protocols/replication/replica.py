@@ -9,7 +9,7 @@ Rules:
 3. A member signs a candidate only for the number after its own, over its own state, with every body stored.
 4. The outcome of a claim is read from the log alone, by its leader, too.
 5. A signer deletes no body before its number is decided, and no winner's body before it is promoted: blocks are deleted
-   when a number is decided and when a marker is read, and at no other time.
+   when a number is decided and when a marker is read, and promoted ones also where another block needs the capacity.
 """
 
 from __future__ import annotations
@@ -312,9 +312,9 @@ class Replica:
                 self._actions.append(Acknowledged((block.ref,)))
             if agreed or here is not None:
                 return False
-            if block.number < state.floor:
+            if state.cuts_off(block):
                 return self._deny(block, Denial.FORK_TOO_DEEP)
-            if not self._fits(block) and not self._candidate(block):
+            if not self._has_room(block, state) and not self._candidate(block):
                 self._full = True
                 return self._deny(block, Denial.POOL_FULL)
         self._wanted.pop(block.hash, None)
@@ -324,8 +324,14 @@ class Replica:
             self._actions.append(Divergence(block.ref, block.content, content, peer))
         return True
 
+    def _has_room(self, block: Block, state: State) -> bool:
+        """The pool has capacity for the block, if need be in place of promoted ones."""
+        if not self._fits(block):
+            self._drop_promoted(state)
+        return self._fits(block)
+
     def _fits(self, block: Block) -> bool:
-        """The pool has capacity; blocks that wait for an ancestor, which must fit too, take half of it at most."""
+        """The block fits as things are; those that wait for an ancestor, which must fit too, take half at most."""
         size, capacity = self.pool.size + block.size, self.settings.pool_bytes
         return size <= capacity // 2 or (size <= capacity and self.pool.links(block))
 
@@ -354,22 +360,30 @@ class Replica:
 
     def _prune(self, state: State) -> None:
         """Delete what is neither open, nor to be promoted, nor near the head (rule 5)."""
-        for block in list(self.pool.blocks.values()):
-            if block.hash not in self._agreed and block.number < state.floor:
+        left = [block for block in self.pool.blocks.values() if state.cuts_off(block)]
+        while left:
+            block = left.pop()
+            if block.hash in self.pool.blocks and block.hash not in self._agreed:
+                left += self.pool.children(block.hash)
                 self._delete(block)
-        for num, header in sorted(self.winners.items()):
-            deep = header.items[-1].number + self.settings.retain_blocks <= state.highest
-            if self._is_promoted(num) and (deep or self.pool.size > self.settings.pool_bytes // 2):
-                self._rows.append(DeleteWinner(num))
-                del self.winners[num]
-                for item in header.items:
-                    del self._agreed[item.hash]
-                    if item.hash in self.pool.blocks:
-                        self._delete(self.pool.blocks[item.hash])
+        self._drop_promoted(state)
         self._observers.prune(state)
         if self._full:
             self._full = False
             self._want_observed()
+
+    def _drop_promoted(self, state: State) -> None:
+        """Delete promoted batches: those far below the head, and the oldest while the pool is more than half full."""
+        for num, header in sorted(self.winners.items()):
+            deep = header.items[-1].number + self.settings.retain_blocks <= state.highest
+            if not self._is_promoted(num) or not (deep or self.pool.size > self.settings.pool_bytes // 2):
+                break
+            self._rows.append(DeleteWinner(num))
+            del self.winners[num]
+            for item in header.items:
+                del self._agreed[item.hash]
+                if item.hash in self.pool.blocks:
+                    self._delete(self.pool.blocks[item.hash])
 
     def _want_observed(self) -> None:
         """Request what peers announced when this node could not store it: they do not announce it again."""
