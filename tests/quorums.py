@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cardinal.protocols.streams import (
     ChainUpdate,
@@ -21,6 +22,8 @@ from cardinal.protocols.streams import (
     Surplus,
     split,
 )
+from cardinal.protocols.streams.assembly.reassembler import Reassembler
+from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import Event, ReassemblyEvent
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, path_bytes
@@ -188,8 +191,9 @@ class Reading:
 
 
 def quorum(k: int = 2, producers: Sequence[str] = NAMES, **options: object) -> QuorumReassembler:
-    made = {"prefixes": tuple(SCHEMA), "volatile": VOLATILE, "reorg_threshold": 16, **options}
-    return QuorumReassembler(k, producers, **made)  # type: ignore[arg-type]  # by name
+    bounds = options.pop("bounds", Bounds())
+    make = partial(Reassembler, reorg_threshold=16, prefixes=tuple(SCHEMA), volatile=VOLATILE)
+    return QuorumReassembler(k, producers, partial(make, **options), bounds)  # type: ignore[arg-type]  # by name
 
 
 def delivered(events: Iterable[ReassemblyEvent]) -> list[Payload]:

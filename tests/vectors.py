@@ -28,7 +28,6 @@ from cardinal.protocols.streams import (
     Record,
 )
 from cardinal.protocols.streams.following import follower
-from cardinal.protocols.streams.ordering.orderer import Evicted
 from cardinal.protocols.streams.types import path_bytes
 from streams import parents_of
 
@@ -233,7 +232,7 @@ class Parts:
         return step
 
     def _order(self, updates: list[ChainUpdate], step: Step) -> None:
-        step.reports += [one for one in self.orderer.take_reports() if not isinstance(one, Evicted)]
+        step.reports += self.orderer.take_reports()
         for update in updates:
             step.updates.append(update)
             if self.orderer.head is not None:

@@ -113,7 +113,7 @@ class Loop:
             reader.request_ends()
         if requests.rewind is not None:
             reader.rewind(requests.rewind)
-        if requests.history is None or (lowest := follower.orderer.lowest) is None:
+        if requests.history is None or (lowest := follower.orderer.history.lowest) is None:
             reader.lookup.close()
         elif (parents := reader.older_batches(requests.history, lowest, timeout)) is not None:
             self._take(follower.recall(parents))

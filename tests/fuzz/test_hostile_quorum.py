@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import pytest
 from hostile import Stream
 
-from cardinal.protocols.streams import Completed, Payload, Record
+from cardinal.protocols.streams import Completed, Payload, Reassembler, Record
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
@@ -23,7 +24,7 @@ BOUNDS = Bounds(open_bytes=24 << 20, open_blocks=3_000, finished_bytes=24 << 20)
 
 
 def assembler() -> QuorumReassembler:
-    return QuorumReassembler(2, NAMES, None, 16, prefixes=tuple(SCHEMA), bounds=BOUNDS)
+    return QuorumReassembler(2, NAMES, partial(Reassembler, None, 16, prefixes=tuple(SCHEMA)), BOUNDS)
 
 
 def written(stream: Stream, whose: Callable[[], str | None]) -> Iterator[Record]:

@@ -134,10 +134,6 @@ class Cursor:
         return self.ring[0] if self.ring else None
 
     def __str__(self) -> str:
-        """The text to store."""
-        return self.encode()
-
-    def encode(self) -> str:
         """The text to store; :meth:`parse` reads it back."""
         finality = self.finality or Finality()
         out = BytesIO()

@@ -120,13 +120,15 @@ class Surplus:
 class Overflow:
     """A block evicted to stay within the bounds; ``positions`` are the first offsets of its messages.
 
-    Nothing else is held of it: records that come later, or that are re-read, open it again.
+    Nothing else is held of it: records that come later, or that are re-read, open it again. ``parent``: of a complete
+    block that waited for others, or stood on a side branch.
     """
 
     block: bytes
     number: int | None
     positions: Mapping[Partition, int]
     reason: str
+    parent: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,9 @@ ReassemblyEvent: TypeAlias = (
     | PingSeen
     | Untrusted
 )
-OrderingEvent: TypeAlias = Stale | Quarantined | ReorgAbandoned | ForkBelowStart | BeganAbove | FinalityViolated
+OrderingEvent: TypeAlias = (
+    Stale | Quarantined | Overflow | ReorgAbandoned | ForkBelowStart | BeganAbove | FinalityViolated
+)
 Event: TypeAlias = ReassemblyEvent | OrderingEvent
 
 

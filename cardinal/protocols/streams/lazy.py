@@ -59,9 +59,13 @@ class LazyHeap(Generic[P, K]):
 
     def pop_below(self, priority: P) -> list[K]:
         """Remove and return all keys of a lower priority, in order."""
-        found = []
-        while (lowest := self.lowest) is not None and lowest < priority:
-            found.append(self.pop())
+        found: list[K] = []
+        heap, live = self._heap, self._live
+        while heap and heap[0][0] < priority:
+            _, tick, key = heapq.heappop(heap)
+            if live.get(key) == tick:
+                del live[key]
+                found.append(key)
         return found
 
 

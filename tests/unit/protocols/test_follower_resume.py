@@ -411,7 +411,7 @@ def test_a_cursor_before_the_first_block_resumes_too() -> None:
     assert (cursor.head, cursor.start, cursor.seq) == (None, None, 0)
     stream.restart(cursor)
     assert stream.read() == "+0r"
-    assert stream.follower.lineage[8:] == short(h("0r"))
+    assert stream.follower.cursor().lineage[8:] == short(h("0r"))
 
 
 def test_a_resumed_stream_never_removes_what_lies_below_its_start() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import pytest
 
 from cardinal.protocols.streams import BlockRef, Completed, Orderer, Payload, Quarantined, Stale
-from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent
+from cardinal.protocols.streams.events import ForkBelowStart, OrderingEvent, Overflow
 from cardinal.protocols.streams.ordering.history import ChainHistory, Parents
-from cardinal.protocols.streams.ordering.orderer import Evicted, OrderingSettings, Reach
+from cardinal.protocols.streams.ordering.orderer import OrderingSettings, Reach
 from streams import block, cursor_at, h, name
 
 
@@ -37,8 +37,8 @@ def feed(orderer: Orderer, blocks: Iterable[Payload]) -> list[str]:
     ]
 
 
-def evicted(events: Sequence[OrderingEvent | Evicted]) -> list[str]:
-    return [name(event.ref.hash) for event in events if isinstance(event, Evicted)]
+def evicted(events: Sequence[OrderingEvent]) -> list[str]:
+    return [name(event.block) for event in events if isinstance(event, Overflow)]
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -49,8 +49,8 @@ def test_of_too_many_waiting_blocks_the_ones_farthest_above_the_head_go() -> Non
     feed(orderer, run("a", 2, 6, "1a"))
     reason = "too many blocks wait for a parent"
     assert orderer.take_reports() == [
-        Evicted(BlockRef(5, h("5a")), h("4a"), {}, reason),
-        Evicted(BlockRef(6, h("6a")), h("5a"), {}, reason),
+        Overflow(h("5a"), 5, {}, reason, h("4a")),
+        Overflow(h("6a"), 6, {}, reason, h("5a")),
     ]
     feed(orderer, [header("3z", "2z", 3)])
     assert evicted(orderer.take_reports()) == ["4a"], "among equals the youngest goes first, but it is not the farthest"
@@ -162,7 +162,8 @@ def test_ten_thousand_forks_at_one_height_go_in_as_many_steps() -> None:
     assert len(orderer._tree) > 10_000
     removed = calls_of(lambda: feed(orderer, run("a", 151, 300, "150a")))
     assert len(orderer._tree) == 129
-    assert len(orderer._tree._by_number) == len(orderer._tree._numbers) == 129
+    assert len(orderer._tree._numbers._live) == 129
+    assert len(orderer._tree._numbers._heap) < 400
     assert max(inserted, removed) < 150 * len(forks)
 
 
@@ -185,7 +186,7 @@ def calls_of(work: Callable[[], object]) -> int:
 def test_numbers_that_come_and_go_leave_nothing_behind() -> None:
     orderer = start(max_waiting=10)
     feed(orderer, wild(5_000))
-    assert len(orderer._tree._numbers) < 200
+    assert len(orderer._tree._numbers._heap) < 200
     assert len(orderer._waiting._order._heap) < 200
     feed(orderer, run("a", 1, 300, "0g"))
     feed(orderer, [header("9z", "8z", 999)])
@@ -204,7 +205,7 @@ def test_a_chain_of_any_length_takes_the_same_memory() -> None:
     orderer = start(history=1_000)
     feed(orderer, run("a", 1, 5_000, "0g"))
     assert len(orderer._tree) == 129
-    assert 1_000 <= len(orderer._history) <= 1_250
+    assert 1_000 <= len(orderer.history) <= 1_250
 
 
 # --- lies --------------------------------------------------------------------------------------------------
@@ -285,7 +286,6 @@ def test_forks_below_the_start_are_looked_for_within_a_budget() -> None:
 
 def test_an_orderer_without_a_start_knows_nothing() -> None:
     orderer = Orderer()
-    assert orderer.first == 0
     assert not orderer.waits(h("1a"))
     assert orderer.caught_up() == []
     assert orderer.reach(BlockRef(0, h("0g"))) is Reach.AHEAD
@@ -293,8 +293,7 @@ def test_an_orderer_without_a_start_knows_nothing() -> None:
     feed(orderer, [header("5a", "4a", 5)])
     orderer.caught_up()
     assert orderer.state_of(h("4a")) == "below the first block of this stream"
-    assert orderer.lowest == BlockRef(4, h("4a"))
-    assert orderer.first == 5
+    assert orderer.history.lowest == BlockRef(4, h("4a"))
     feed(orderer, [header("9a", "8a", 9)])
     assert orderer.state_of(h("9a")) == f"waiting for parent {h('8a').hex()}"
     orderer.settle(BlockRef(1, h("1z")))

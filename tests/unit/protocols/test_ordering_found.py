@@ -84,7 +84,7 @@ def test_a_ring_that_reaches_below_the_given_start_keeps_it_as_what_it_is() -> N
     orderer = Orderer(BlockRef(2, h("2a")), 2)
     ring = [BlockRef(3, h("3b")), BlockRef(2, h("2a")), BlockRef(1, h("1b"))]
     assert orderer.restore(cursor_at(ring, 3, 3, BlockRef(1, h("1b"))), []) == []
-    assert [orderer.hash_at(ref.number) for ref in ring] == [ref.hash for ref in ring]
+    assert [orderer.history.at(ref.number) for ref in ring] == [ref.hash for ref in ring]
     assert orderer.head == BlockRef(3, h("3b"))
     assert orderer.state_of(h("2a")) == "delivered"
 

@@ -17,7 +17,8 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.events import Untrusted
-from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
+from cardinal.protocols.streams.quorum.attribution import parse_policy
+from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
 from quorum_scenes import ONE, Feed, kinds
 from quorums import LIES, SILENT, Topics, as_delivered, delivered, quorum, reported, said, true

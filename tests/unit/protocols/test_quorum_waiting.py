@@ -95,7 +95,8 @@ def test_headers_of_open_blocks_are_those_that_enough_producers_give() -> None:
     two = true("2a", "1a")
     feed("a", *said(ONE), *said(two)[:-2])
     feed("b", said(ONE)[-1], *LIES["parent"](two))
-    assert feed.assembler.headers() == [HeaderOnly(1, ONE.hash, ONE.parent, ONE.weight, {})]
+    headers = map(feed.assembler.header_of, feed.assembler.open_blocks())
+    assert [header for header in headers if header is not None] == [HeaderOnly(1, ONE.hash, ONE.parent, ONE.weight, {})]
     assert feed.assembler.header_of(two.hash) is None
     feed("c", said(two)[-1])
     assert feed.assembler.header_of(two.hash) is None

@@ -26,7 +26,6 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.following.follower import Requests, Step
-from cardinal.protocols.streams.following.reorg_channels import ChannelBounds
 from cardinal.protocols.streams.types import Record
 from cardinal.protocols.streams.wire.codec import encode
 from cardinal.protocols.streams.wire.messages import ReorgComplete
@@ -252,7 +251,7 @@ def test_an_ancestor_deeper_than_may_be_remembered_is_not_looked_up() -> None:
     stream.write([stream.channel("5a", 5, line("c", 6, 13, "5a", 1))[0]])
     stream.read()
     assert stream.recalled == [5]
-    assert stream.follower.orderer.lowest == BlockRef(5, h("5a"))
+    assert stream.follower.orderer.history.lowest == BlockRef(5, h("5a"))
 
 
 def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
@@ -272,9 +271,9 @@ def test_batches_that_disagree_about_a_parent_extend_nothing() -> None:
     stream.write([stream.channel("2a", 2, line("b", 3, 13, "2a", 1))[0]])
     announcement = stream.partitions[TOPIC, 1][-1:] + stream.partitions[TOPIC, 0][-1:]
     assert stream.follower.step(announcement, stream.ends()).requests.history == 2
-    assert stream.follower.orderer.lowest == BlockRef(8, h("8a"))
+    assert stream.follower.orderer.history.lowest == BlockRef(8, h("8a"))
     assert stream.follower.recall(parents) == Step([], Requests(channels=stream.follower.channels)), "requested in vain"
-    assert stream.follower.orderer.lowest == BlockRef(6, h("6a")), "less is missing than before"
+    assert stream.follower.orderer.history.lowest == BlockRef(6, h("6a")), "less is missing than before"
 
 
 def test_an_ancestor_below_the_start_is_reported() -> None:
@@ -457,16 +456,14 @@ def test_without_a_default_topic_there_are_no_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "reason"),
-    [
-        (ChannelBounds(blocks=5), "it holds more blocks than allowed"),
-        (ChannelBounds(blocks=1), "its messages name more blocks than allowed"),
-    ],
+    ("blocks", "reason"),
+    [(5, "it holds more blocks than allowed"), (1, "its messages name more blocks than allowed")],
 )
-def test_a_channel_that_holds_too_much_is_abandoned(bounds: ChannelBounds, reason: str) -> None:
+def test_a_channel_that_holds_too_much_is_abandoned(blocks: int, reason: str) -> None:
     stream = Stream()
-    stream.follower._channels._bounds = bounds
     deep(stream)
+    channels = stream.follower._channels
+    channels._settings = replace(channels._settings, history=blocks)
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
     stream.write([announced, *content])
     assert stream.read() == ""
@@ -495,8 +492,9 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     large, flood = stream.channel("2a", 2, line("c", 3, 40, "2a", 1))
     stream.write([small, *content[:-1]])
     assert stream.read() == ""
-    ours = next(iter(stream.follower._channels._channels.values())).size
-    stream.follower._channels._bounds = ChannelBounds(bytes=3 * ours)
+    channels = stream.follower._channels
+    ours = next(iter(channels._channels.values())).size
+    channels._settings = replace(channels._settings, max_bytes=3 * ours)
     stream.write([large, *flood[:-1]])
     assert stream.read() == ""
     why = "reorg channels are over their common bound, and it holds the most"

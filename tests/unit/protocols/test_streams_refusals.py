@@ -190,13 +190,13 @@ def test_a_header_that_is_read_again_at_its_own_position_is_no_copy() -> None:
     assert reassembler.explain(h("1a")).missing_batch
 
 
-def test_of_two_producers_the_lowest_open_block_is_the_lower_of_theirs() -> None:
+def test_the_open_blocks_of_two_producers_are_those_of_both() -> None:
     both = QuorumReassembler(1, ["one", "two"])
-    assert both.lowest_open is None
+    assert both.open_blocks() == []
     for producer, number in ((b"one", 7), (b"two", 5)):
         key, value = encode(Batch(h(f"{number}a"), number, 1, h("0r"), {"a/": Update(count=1)}))
         both.receive([Record("t", 0, number, key, value, 5, (("cardinal-producer", producer),))])
-    assert both.lowest_open == 5
+    assert [both.number_of(block) for block in both.open_blocks()] == [7, 5]
 
 
 def test_a_follower_reports_blocks_that_it_has_no_room_for() -> None:

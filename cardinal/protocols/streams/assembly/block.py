@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -22,6 +23,7 @@ from cardinal.protocols.streams.wire.ranges import BlockRanges
 
 from .counters import Counters, CountResult, Tracked
 from .digests import HeaderOnly, kept_value, size_of
+from .evicted import Link
 
 Content: TypeAlias = tuple[list[bytes], dict[bytes, bytes]]
 
@@ -46,41 +48,35 @@ _EMPTY: Final = (b"", 0, False, NO_ID)
 """An entry without anything but its path."""
 
 
+@dataclass(slots=True, eq=False)
 class SubBatchState:
     """One announced or early sub batch: its header's count, and the parts that were read, decoded."""
 
-    __slots__ = ("_below", "_count", "parts")
+    parts: dict[int, Content] = field(default_factory=dict)
+    count: int | None = None
+    """The number of parts that the header announces; None before it came."""
+    _below: int = 0
 
-    def __init__(self) -> None:
-        self.parts: dict[int, Content] = {}
-        self._count: int | None = None
-        self._below = 0
-
-    @property
-    def count(self) -> int | None:
-        """The number of parts that the header announces; None before it came."""
-        return self._count
-
-    @count.setter
-    def count(self, count: int) -> None:
-        self._count = count
+    def announce(self, count: int) -> None:
+        """Take the header's count, or that of another copy."""
+        self.count = count
         self._below = sum(index < count for index in self.parts)
 
     def add(self, index: int, content: Content) -> None:
         """Take a part, or another copy of one."""
-        if index not in self.parts and self._count is not None:
-            self._below += index < self._count
+        if index not in self.parts and self.count is not None:
+            self._below += index < self.count
         self.parts[index] = content
 
     def is_complete(self) -> bool:
         """True when the header and every index below its count were read."""
-        return self._below == self._count
+        return self._below == self.count
 
     def missing(self) -> tuple[int, ...]:
         """The first indexes that are missing."""
-        if self._count is None:
+        if self.count is None:
             return ()
-        indexes = range(min(self._count, len(self.parts) + _EXPLAIN_MAX))
+        indexes = range(min(self.count, len(self.parts) + _EXPLAIN_MAX))
         return tuple(index for index in indexes if index not in self.parts)[:_EXPLAIN_MAX]
 
 
@@ -194,6 +190,7 @@ class Candidate:
         return self.named is not None or (not self.counters.outstanding and not self.waiting)
 
 
+@dataclass(slots=True, eq=False)
 class OpenBlock:
     """A block that is not complete. Only :class:`~.reassembler.Reassembler` changes it.
 
@@ -203,85 +200,79 @@ class OpenBlock:
         size: bytes of all messages, overheads included.
         mixed: whether there is anything but BatchMsgs.
         overdue: whether its deadline has expired.
-        careful: whether a message may not be taken in a run: there are more candidates, or some are skipped.
         reopened: whether it was opened again after messages of it were evicted.
-        candidates, counters: its Batches, the one that counts first, and the counters of that one.
+        candidates: its Batches, the one that counts first.
 
     """
 
-    __slots__ = (
-        "candidates",
-        "careful",
-        "counters",
-        "first",
-        "hash",
-        "messages",
-        "mixed",
-        "overdue",
-        "reopened",
-        "seen_at",
-        "size",
-        "subs",
-    )
+    hash: bytes
+    seen_at: int
+    reopened: bool = False
+    messages: dict[bytes, Row] = field(default_factory=dict)
+    first: dict[Partition, int] = field(default_factory=dict)
+    size: int = BLOCK_OVERHEAD
+    mixed: bool = False
+    overdue: bool = False
+    candidates: list[Candidate] = field(default_factory=list)
+    subs: dict[bytes, SubBatchState] = field(default_factory=dict)
 
-    def __init__(self, block_hash: bytes, seen_at: int, *, reopened: bool = False) -> None:
-        self.hash = block_hash
-        self.seen_at = seen_at
-        self.messages: dict[bytes, Row] = {}
-        self.first: dict[Partition, int] = {}
-        self.size = BLOCK_OVERHEAD
-        self.mixed = self.overdue = False
-        self.careful = self.reopened = reopened
-        self.candidates: list[Candidate] = []
-        self.counters: Counters | None = None
-        self.subs: dict[bytes, SubBatchState] = {}
+    @property
+    def careful(self) -> bool:
+        """True when no message may be taken in a run: there are more candidates, or some messages are skipped."""
+        return self.reopened or len(self.candidates) > 1
+
+    @property
+    def counters(self) -> Counters | None:
+        """The counters of the Batch that counts; None before a Batch."""
+        return self.candidates[0].counters if self.candidates else None
 
     @property
     def number(self) -> int | None:
         """The number that its Batch gives; None before a Batch."""
         return self.candidates[0].fields.number if self.candidates else None
 
+    @property
+    def header(self) -> HeaderOnly | None:
+        """The header that its first Batch gives; None before a Batch."""
+        if not self.candidates:
+            return None
+        fields = self.candidates[0].fields
+        return HeaderOnly(fields.number, self.hash, fields.parent, fields.weight)
+
+    @property
+    def links(self) -> set[Link]:
+        """Parent and number by each of its Batches."""
+        return {(candidate.fields.parent, candidate.fields.number) for candidate in self.candidates}
+
     def adopt(self, candidate: Candidate, *, at: int) -> list[bytes]:
         """Take one more Batch; the one at 0 counts. Returns the keys of messages beyond what it counts."""
         beyond = candidate.count(self.messages, self.subs)
         self.candidates.insert(at, candidate)
-        self.counters = self.candidates[0].counters
-        self.careful = self.reopened or len(self.candidates) > 1
         return beyond
 
     def without_content(self, candidate: Candidate) -> HeaderOnly:
         """The complete block of digested messages: their ranges, and the values that were kept."""
-        if candidate.named is not None:
-            return self._from_ranges(candidate, candidate.named)
-        fields, batch = candidate.fields, candidate.batch
+        fields, batch, named = candidate.fields, candidate.batch, candidate.named
+        ranges, values, size = self._digested(candidate) if named is None else _named(batch, named)
+        values |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
+        return HeaderOnly(
+            fields.number, self.hash, fields.parent, fields.weight, values, ranges, batch.timestamp_ms, size
+        )
+
+    def _digested(self, candidate: Candidate) -> tuple[dict[Partition, tuple[int, int]], dict[bytes, bytes], int]:
+        """The ranges, kept values and size of the messages that were read."""
         ends: dict[Partition, int] = {}
         size, values = 0, {}
         surplus = candidate.surplus
         counted = (record for key, record in self.messages.items() if key not in surplus)
-        for record in chain(counted, (batch,)):
+        for record in chain(counted, (candidate.batch,)):
             partition, offset = (record[0], record[1]), record[2]
             if partition[1] >= 0 and offset >= ends.get(partition, 0):
                 ends[partition] = offset + 1
             size += size_of(record)
             if (kept := kept_value(record)) is not None:
                 values[record[3][HASH_END:]] = kept
-        values |= {entry.path: entry.value for entry in fields.entries.values() if entry.value}
-        ranges = {partition: (self.first[partition], end) for partition, end in ends.items()}
-        return HeaderOnly(
-            fields.number, self.hash, fields.parent, fields.weight, values, ranges, batch.timestamp_ms, size
-        )
-
-    def _from_ranges(self, candidate: Candidate, named: BlockRanges) -> HeaderOnly:
-        """The block whose Batch names the ranges of the rest of it."""
-        fields, batch = candidate.fields, candidate.batch
-        tp = (batch.topic, batch.partition)
-        low, high = named.ranges.get(tp, (batch.offset, batch.offset))
-        ranges = {**named.ranges, tp: (min(low, batch.offset), max(high, batch.offset + 1))}
-        size = named.size + size_of(batch)
-        values = {**named.values} | {entry.path: entry.value for entry in fields.entries.values() if entry.value}
-        return HeaderOnly(
-            fields.number, self.hash, fields.parent, fields.weight, values, ranges, batch.timestamp_ms, size
-        )
+        return {partition: (self.first[partition], end) for partition, end in ends.items()}, values, size
 
     def content(self, candidate: Candidate) -> tuple[list[bytes], PathMap]:
         """Deletes and updates of the complete block, merged. Sub batches are merged in the order of their ids."""
@@ -331,6 +322,14 @@ class OpenBlock:
             positions=dict(self.first),
             reason="" if len(self.candidates) == 1 else f"{len(self.candidates)} different Batches name this block",
         )
+
+
+def _named(batch: Record, named: BlockRanges) -> tuple[dict[Partition, tuple[int, int]], dict[bytes, bytes], int]:
+    """The ranges, values and size of a block whose Batch names those of the rest of it."""
+    tp = (batch.topic, batch.partition)
+    low, high = named.ranges.get(tp, (batch.offset, batch.offset))
+    ranges = {**named.ranges, tp: (min(low, batch.offset), max(high, batch.offset + 1))}
+    return ranges, dict(named.values), named.size + size_of(batch)
 
 
 def sub_batch_id(key: bytes) -> bytes:

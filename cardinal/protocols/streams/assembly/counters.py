@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -169,7 +169,7 @@ class Tracked:
 
     def __init__(self, expressions: Sequence[str], *, inline: bool = False) -> None:
         # Not one expression with alternatives: groups and flags of an expression hold for it alone.
-        self._searches = [_compiled(source).search for source in expressions]
+        self._searches = [pattern.search for pattern in compiled(expressions, "tracked", re.DOTALL)]
         self._inlined = inline
         self._keep_all = any(_LOOKS_AHEAD.search(source) for source in expressions)
         self.directories: set[bytes] = set()
@@ -214,28 +214,14 @@ class Tracked:
         return self._search(path)
 
 
-def _compiled(source: str) -> re.Pattern[str]:
-    try:
-        return path_expression(source, re.DOTALL)
-    except re.error as error:
-        raise ConfigurationError(
-            f"the tracked expression {error.pattern!r} does not compile: {error.msg}", setting="tracked"
-        ) from None
-
-
 _DIRECTORIES_MAX = 4096
 
 
-def path_test(
-    expressions: Iterable[str], setting: str, how: Callable[[re.Pattern[str], str], object]
-) -> Callable[[bytes], bool]:
-    """Test of paths against expressions. ConfigurationError names ``setting`` if one does not compile."""
+def compiled(expressions: Iterable[str], setting: str, flags: int = 0) -> list[re.Pattern[str]]:
+    """Compiled expressions over paths. ConfigurationError names ``setting`` if one does not compile."""
     try:
-        patterns = [path_expression(expression) for expression in expressions]
+        return [path_expression(expression, flags) for expression in expressions]
     except re.error as error:
         raise ConfigurationError(
             f"the expression {error.pattern!r} of {setting} does not compile: {error.msg}", setting=setting
         ) from None
-    if not patterns:
-        return lambda _path: False
-    return lambda path: any(how(pattern, path_text(path)) is not None for pattern in patterns)

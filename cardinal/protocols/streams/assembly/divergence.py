@@ -7,26 +7,64 @@ sees at another moment) are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.events import Divergence, ReassemblyEvent, Rejected, Surplus
-from cardinal.protocols.streams.types import Record, Row
+from cardinal.protocols.streams.types import Record, Row, path_text
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.codec import sub_batch_index
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
 
 from .block import Content, OpenBlock, sub_batch_id
-from .counters import CountResult, Tracked
+from .counters import CountResult, Tracked, compiled
 from .window import RecentBlock
+
+_ALTERNATIVES: Final = re.compile(r"\||\(\?")
+"""Syntax that lets an expression that begins with an anchor match elsewhere."""
+
+
+class Volatile:
+    """The paths whose values may differ between producers: one of these expressions is found in them.
+
+    ConfigurationError where an expression does not compile.
+    """
+
+    def __init__(self, expressions: Iterable[str]) -> None:
+        self._tests = [_test(pattern) for pattern in compiled(expressions, "volatile")]
+
+    def __contains__(self, path: bytes) -> bool:
+        """True for a volatile path."""
+        text = path_text(path)
+        return any(test(text) for test in self._tests)
+
+    def among(self, paths: Sequence[bytes]) -> set[bytes]:
+        """The volatile ones of these paths; every path of every block is tested, so many are tested at once."""
+        if not self._tests:
+            return set()
+        texts = list(map(path_text, paths))
+        return {path for test in self._tests for path, text in zip(paths, texts, strict=True) if test(text)}
+
+
+def _test(pattern: re.Pattern[str]) -> Callable[[str], object]:
+    if pattern.pattern.startswith("^") and not _ALTERNATIVES.search(pattern.pattern):
+        return pattern.match  # the same result, without a search at every position of the path
+    return pattern.search
 
 
 class Copies:
-    """Comparison of copies; ``volatile`` paths may differ. ``decoded``: SubBatchMsgs can be decoded; digests cannot."""
+    """Comparison of copies.
 
-    def __init__(self, volatile: Callable[[bytes], bool], *, decoded: bool) -> None:
+    ``volatile`` paths may differ, others than ``tracked`` ones do not count. ``decoded``: SubBatchMsgs can be decoded;
+    digests cannot.
+    """
+
+    def __init__(self, volatile: Volatile, tracked: Tracked | None, *, decoded: bool) -> None:
         self._volatile = volatile
+        self._tracked = tracked
         self._decoded = decoded
 
     def same(self, kept: Record, seen: Record, held: Content) -> bool:
@@ -36,7 +74,7 @@ class Copies:
         decoded again.
         """
         if kept.key[0] >= BATCH_MSG:
-            return kept.value == seen.value or self._volatile(kept.key[HASH_END:])
+            return kept.value == seen.value or kept.key[HASH_END:] in self._volatile
         if kept.key[0] == SUB_BATCH_HEADER:
             return avro.read_int(kept.value) == avro.read_int(seen.value)
         if not self._decoded:
@@ -45,7 +83,7 @@ class Copies:
         if len(deletes) != len(held[0]) or updates.keys() != held[1].keys():
             return False
         return sorted(deletes) == sorted(held[0]) and all(
-            value == held[1][path] or self._volatile(path) for path, value in updates.items()
+            value == held[1][path] or path in self._volatile for path, value in updates.items()
         )
 
     def same_batch(self, kept: avro.BatchFields, seen: avro.BatchFields) -> bool:
@@ -53,18 +91,18 @@ class Copies:
         if kept[:3] != seen[:3] or kept.entries.keys() != seen.entries.keys():
             return False
         return all(
-            entry == (other := kept.entries[path]) or (entry[2:] == other[2:] and self._volatile(path))
+            entry == (other := kept.entries[path]) or (entry[2:] == other[2:] and path in self._volatile)
             for path, entry in seen.entries.items()
         )
 
-    def late(self, block: RecentBlock, row: Row, tracked: Tracked | None, events: list[ReassemblyEvent]) -> None:
+    def late(self, block: RecentBlock, row: Row, events: list[ReassemblyEvent]) -> None:
         """Report a copy that came after completion and differs, while the block's messages are held."""
         if block.held is None or block.candidate is None:
             return
         key = row[3]
         kept = block.candidate.batch if key[0] == BATCH else block.held.messages.get(key)
         if kept is None:
-            followed = key[0] < BATCH_MSG or tracked is None or tracked.may_belong(key[HASH_END:])
+            followed = key[0] < BATCH_MSG or self._tracked is None or self._tracked.may_belong(key[HASH_END:])
             if followed and block.candidate.take(key) is CountResult.BEYOND:
                 events.append(Surplus(block.held.hash, key, row[:3]))
             return

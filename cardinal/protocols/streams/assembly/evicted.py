@@ -10,6 +10,7 @@ block is forgotten, and no message is re-read from farther back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from cardinal.protocols.streams.types import Partition, Row, lowest
@@ -20,6 +21,7 @@ NAMED_MAX: Final = 8192
 """About 1 kB each."""
 
 
+@dataclass(slots=True, eq=False)
 class EvictedBlock:
     """One evicted block, at the number of records read before it was evicted.
 
@@ -27,12 +29,15 @@ class EvictedBlock:
     for every partition the lowest offset of its messages, also of those that were skipped since.
     """
 
-    __slots__ = ("at", "links", "positions")
+    links: set[Link]
+    positions: dict[Partition, int]
+    at: int
 
-    def __init__(self, links: Iterable[Link], positions: Mapping[Partition, int], at: int) -> None:
-        self.links = set(links)
-        self.positions = dict(positions)
-        self.at = at
+    def skip(self, record: Row) -> None:
+        """Note that a message of it was read and skipped."""
+        partition, offset = (record[0], record[1]), record[2]
+        if offset < self.positions.get(partition, offset + 1):
+            self.positions[partition] = offset
 
     @property
     def lowest(self) -> int:
@@ -56,10 +61,6 @@ class EvictedBlocks:
         """The number of evicted blocks that may be re-read; all without a name count as one."""
         return len(self._named) + (self._others is not None)
 
-    def __contains__(self, block_hash: bytes) -> bool:
-        """True for an evicted block that is named."""
-        return block_hash in self._named
-
     @property
     def unnamed(self) -> bool:
         """True while there are more than are named."""
@@ -72,10 +73,6 @@ class EvictedBlocks:
             return -1
         return min((block.lowest for block in self._named.values()), default=None)
 
-    def may_hold(self, block_hash: bytes) -> bool:
-        """True when this block may have been evicted."""
-        return self._others is not None or block_hash in self._named
-
     def any(self, test: Callable[[bytes, EvictedBlock], bool]) -> bool:
         """True when a test holds for an evicted block, or when there are some without a name."""
         return self._others is not None or any(test(*item) for item in self._named.items())
@@ -85,17 +82,11 @@ class EvictedBlocks:
         before = self._named.pop(block_hash, None)
         if before is not None:
             links, positions = before.links.union(links), lowest(before.positions, positions)
-        self._named[block_hash] = EvictedBlock(links, positions, self.records)
+        self._named[block_hash] = EvictedBlock(set(links), dict(positions), self.records)
         if len(self._named) > self._most:
             other = self._named.pop(next(iter(self._named)))
             others = () if self._others is None else (self._others.positions,)
-            self._others = EvictedBlock((), lowest(other.positions, *others), other.at)
-
-    def skip(self, block: EvictedBlock, record: Row) -> None:
-        """Note that a message of a block was read and skipped."""
-        partition, offset = (record[0], record[1]), record[2]
-        if offset < block.positions.get(partition, offset + 1):
-            block.positions[partition] = offset
+            self._others = EvictedBlock(set(), lowest(other.positions, *others), other.at)
 
     def linked(self, block_hash: bytes, link: Link) -> None:
         """Note parent and number of a Batch that was taken: of several copies each may name others."""

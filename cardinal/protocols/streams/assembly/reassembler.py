@@ -20,7 +20,6 @@ Rules, where the specification is silent:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import length_hint
 from typing import Final
@@ -45,7 +44,7 @@ from cardinal.protocols.streams.events import (
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, path_text
 from cardinal.protocols.streams.wire import avro
-from cardinal.protocols.streams.wire.codec import decode, sub_batch_index
+from cardinal.protocols.streams.wire.codec import decode, sub_batch_count, sub_batch_index
 from cardinal.protocols.streams.wire.keys import HASH_END, ID_END
 from cardinal.protocols.streams.wire.messages import (
     BATCH,
@@ -70,9 +69,9 @@ from .block import (
     message_size,
     sub_batch_id,
 )
-from .counters import NO_RUN, RUN_MAX, CountResult, Run, Tracked, path_test
+from .counters import NO_RUN, RUN_MAX, CountResult, Run, Tracked, compiled
 from .digests import Contents, HeaderOnly
-from .divergence import Copies, divergence, held_content
+from .divergence import Copies, Volatile, divergence, held_content
 from .evicted import EvictedBlock, EvictedBlocks, Link
 from .window import Bounds, OpenBlocks, RecentBlock, RecentBlocks
 
@@ -103,6 +102,8 @@ class Reassembler:
         bounds: see :class:`Bounds`.
         evicted: the registry of evicted blocks, of a caller that is going to re-read their messages.
 
+    Threshold, deadline, volatile paths and evicted blocks are attributes too: a quorum has those of its Reassemblers.
+
     Raises:
         ConfigurationError: a threshold below 1, an expression that does not compile.
 
@@ -124,14 +125,16 @@ class Reassembler:
         if reorg_threshold < 1:
             raise ConfigurationError("the reorg threshold must be 1 block or more", setting="reorg_threshold")
         self._tracked = None if tracked is None else Tracked(tracked, inline=inline)
-        self._is_prefix = path_test(prefixes, "prefixes", re.Pattern.match)
+        self._prefixes = compiled(prefixes, "prefixes")
         self._contents = contents
-        self._copies = Copies(path_test(volatile, "volatile", re.Pattern.search), decoded=contents is Contents.VALUES)
-        self._threshold = reorg_threshold
         self._bounds = bounds
-        self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
-        self._open = OpenBlocks(bounds, max(1, reorg_threshold // 4) if deadline is None else deadline)
-        self._recent = RecentBlocks(2 * reorg_threshold, bounds.finished_bytes)
+        self.volatile = Volatile(volatile)
+        self.threshold = reorg_threshold
+        self.deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
+        self.evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
+        self._copies = Copies(self.volatile, self._tracked, decoded=contents is Contents.VALUES)
+        self._open = OpenBlocks(bounds, self.deadline)
+        self._recent: RecentBlocks[RecentBlock] = RecentBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._records = 0
         self._trimmed = -1
 
@@ -169,7 +172,7 @@ class Reassembler:
                 if head == late:
                     existing = copies.get(key)
                     if existing is None or existing[4] != record[4]:
-                        self._copies.late(recent, record, self._tracked, events)
+                        self._copies.late(recent, record, events)
                     continue
                 if len(head) < HASH_END or head[0] > BATCH_DELETE_MSG:
                     if key:
@@ -179,7 +182,7 @@ class Reassembler:
                 if found is None:
                     self._records = end - length_hint(reading)
                     if (past := done(head[1:])) is not None:
-                        self._copies.late(past, record, self._tracked, events)
+                        self._copies.late(past, record, events)
                         if past.candidate is not None and past.held is not None and head[0] == BATCH_MSG:
                             late, recent, copies = head, past, past.held.messages
                         continue
@@ -234,7 +237,7 @@ class Reassembler:
         key = record[3]
         if key[0] >= BATCH_MSG and self._tracked is not None and not self._tracked.may_belong(key[HASH_END:]):
             return None
-        evicted = self._evicted.get(key[1:HASH_END])
+        evicted = self.evicted.get(key[1:HASH_END])
         if evicted is not None and record[1] >= 0 and (key[0] != BATCH or evicted.links):
             self._skip(evicted, record)
             return None
@@ -247,7 +250,7 @@ class Reassembler:
         return block
 
     def _skip(self, evicted: EvictedBlock, record: Row) -> None:
-        self._evicted.skip(evicted, record)
+        evicted.skip(record)
         if record[3][0] == BATCH and len(evicted.links) < _BATCHES_MAX:
             try:
                 fields = avro.read_batch(record[4])
@@ -305,8 +308,8 @@ class Reassembler:
         """Take a message of an open block: decode it as far as needed, count it, compare it with the held copy."""
         key = row[3]
         kind = key[0]
-        if block.reopened and kind != BATCH and row[1] >= 0 and (evicted := self._evicted.get(block.hash)) is not None:
-            self._evicted.skip(evicted, row)
+        if block.reopened and kind != BATCH and row[1] >= 0 and (evicted := self.evicted.get(block.hash)) is not None:
+            evicted.skip(row)
             return
         existing = None if kind == BATCH else block.messages.get(key)
         if existing is None and kind >= BATCH_MSG:
@@ -344,7 +347,7 @@ class Reassembler:
         beyond = block.adopt(
             candidate, at=0 if held and _copy_order(record) < _copy_order(held[0].batch) else len(held)
         )
-        self._evicted.linked(block.hash, (fields.parent, fields.number))
+        self.evicted.linked(block.hash, (fields.parent, fields.number))
         if block.candidates[0] is candidate:
             self._open.numbered(block, fields.number)
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
@@ -353,6 +356,10 @@ class Reassembler:
     def _candidate(self, record: Record, fields: avro.BatchFields) -> Candidate:
         named = ranges_of(record.headers) if self._contents is Contents.DIGESTS else None
         return Candidate(record, fields, self._tracked, self._is_prefix, named)
+
+    def _is_prefix(self, path: bytes) -> bool:
+        text = path_text(path)
+        return any(pattern.match(text) for pattern in self._prefixes)
 
     def _message(self, block: OpenBlock, row: Row, events: list[ReassemblyEvent]) -> None:
         key = row[3]
@@ -367,13 +374,11 @@ class Reassembler:
         self._open.grow(block, message_size(row))
 
     def _header(self, block: OpenBlock, record: Record, events: list[ReassemblyEvent]) -> None:
-        count = avro.read_int(record.value)
-        if len(record.key) != ID_END or count < 0:
-            raise DecodeError("a SubBatchHeader is a hash, an id and a count of 0 or more")
+        count = sub_batch_count(record.key, record.value)
         if block.candidates and not self._counts(block, record, events):
             return
         sub = self._sub_batch(block, record)
-        sub.count = count
+        sub.announce(count)
         self._sub_batch_changed(block, record.key)
         if any(index >= count for index in sub.parts):
             part = bytes((SUB_BATCH_MSG,)) + record.key[1:ID_END]
@@ -442,7 +447,7 @@ class Reassembler:
             count = avro.read_int(seen.value)
             if count < 0:
                 return
-            block.subs[sub_batch_id(kept.key)].count = count
+            block.subs[sub_batch_id(kept.key)].announce(count)
             self._sub_batch_changed(block, kept.key)
         elif kept.key[0] < BATCH_MSG:
             held = held_content(block, kept.key)
@@ -483,7 +488,7 @@ class Reassembler:
 
     def _evict(self, events: list[ReassemblyEvent], newest: OpenBlock | None = None) -> None:
         for block in self._open.evict(newest):
-            self._evicted.add(block.hash, _links(block), block.first)
+            self.evicted.add(block.hash, block.links, block.first)
             events.append(Overflow(block.hash, block.number, dict(block.first), "open blocks are over their bound"))
 
     def compare(self, block_hash: bytes, other: OpenBlock | RecentBlock) -> list[ReassemblyEvent]:
@@ -503,7 +508,7 @@ class Reassembler:
             rows.append(candidate.batch)
         events: list[ReassemblyEvent] = []
         for row in rows:
-            self._copies.late(kept, row, self._tracked, events)
+            self._copies.late(kept, row, events)
         return events
 
     def abandon(self, block_hash: bytes, reason: str) -> list[ReassemblyEvent]:
@@ -511,10 +516,9 @@ class Reassembler:
         block = self._open.get(block_hash)
         if block is None:
             return []
-        header = _header(block)
         self._open.drop(block)
         self._recent.add(block_hash, RecentBlock(block.number or 0, reason=reason))
-        return [Quarantined(block_hash, block.number, reason, header)]
+        return [Quarantined(block_hash, block.number, reason, block.header)]
 
     def forget(self, block_hash: bytes) -> None:
         """Forget that a block was completed or abandoned: its records, re-read, assemble it again."""
@@ -535,20 +539,23 @@ class Reassembler:
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Prune open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""
         self._open.head = number
-        # Done at full steps of the number, so that the work is spread and still a function of the head alone.
-        head = number - number % max(1, self._threshold // 8)
+        head = self.trim_point(number)
         if head == self._trimmed:
             return []
         self._trimmed = head
         self._recent.head_moved(head)
         events: list[ReassemblyEvent] = []
-        for block in self._open.pop_below(head - self._threshold):
+        for block in self._open.pop_below(head - self.threshold):
             below = block.number or 0
-            reason = f"incomplete {self._threshold} blocks below the head: it {block.explain().lacks}"
+            reason = f"incomplete {self.threshold} blocks below the head: it {block.explain().lacks}"
             # Its messages are held until the next step at least: under a quorum they are compared.
             self._recent.add(block.hash, RecentBlock(below, block, reason=reason))
             events.append(Stale(BlockRef(below, block.hash), reason))
         return events
+
+    def trim_point(self, number: int) -> int:
+        """The head for which blocks are pruned: in steps, so that the work is spread, and still depends on it alone."""
+        return number - number % max(1, self.threshold // 8)
 
     def candidate(self, batch: Record) -> Candidate:
         """The Batch as a candidate for its block, limited to the tracked entries. DecodeError where it is no Batch."""
@@ -567,26 +574,17 @@ class Reassembler:
     def header_of(self, block_hash: bytes) -> HeaderOnly | None:
         """The header that the Batch of an open block gives; None without a Batch, or where it is not open."""
         block = self._open.get(block_hash)
-        return None if block is None else _header(block)
+        return None if block is None else block.header
 
     def links_of(self, block_hash: bytes) -> set[Link]:
         """Parent and number by the Batches of an open block."""
         block = self._open.get(block_hash)
-        return set() if block is None else _links(block)
-
-    def headers(self) -> list[BlockHeader]:
-        """The headers of all open blocks that have a Batch, oldest first."""
-        return [header for block in self._open if (header := _header(block)) is not None]
+        return set() if block is None else block.links
 
     @property
     def fullness(self) -> float:
         """The part of the bounds on open blocks that is used, 0 to 1, in number or in bytes."""
         return self._open.fullness
-
-    @property
-    def lowest_open(self) -> int | None:
-        """The number of the lowest open block that has a Batch; None without one."""
-        return self._open.lowest
 
     @property
     def held_bytes(self) -> int:
@@ -620,18 +618,6 @@ def _read_batch(record: Record) -> avro.BatchFields:
         if entry.count < 0:
             raise DecodeError(f"the Batch counts {entry.count} messages under {path_text(entry.path)!r}")
     return fields
-
-
-def _links(block: OpenBlock) -> set[Link]:
-    return {(candidate.fields.parent, candidate.fields.number) for candidate in block.candidates}
-
-
-def _header(block: OpenBlock) -> HeaderOnly | None:
-    """The header that a block's first Batch gives."""
-    if not block.candidates:
-        return None
-    fields = block.candidates[0].fields
-    return HeaderOnly(fields.number, block.hash, fields.parent, fields.weight)
 
 
 def _copy_order(record: Record) -> tuple[bool, str, int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from cardinal.protocols.streams.lazy import BoundedDict, LazyHeap
 from cardinal.protocols.streams.types import Partition, lowest
@@ -82,7 +82,7 @@ class OpenBlocks:
 
     def open(self, block_hash: bytes, seen_at: int, *, reopened: bool = False) -> OpenBlock:
         """Open a block; ``seen_at`` is the number of records that came before its first message."""
-        self._blocks[block_hash] = block = OpenBlock(block_hash, seen_at, reopened=reopened)
+        self._blocks[block_hash] = block = OpenBlock(block_hash, seen_at, reopened)
         self.bytes += BLOCK_OVERHEAD
         self._due.put(block_hash, self._completed + self._deadline)
         return block
@@ -152,11 +152,6 @@ class OpenBlocks:
             self.drop(block)
         return sorted(found, key=lambda block: block.seen_at)
 
-    @property
-    def lowest(self) -> int | None:
-        """The number of the lowest block that has a Batch; None without one."""
-        return self._numbers.lowest
-
     def positions(self, records: int) -> dict[Partition, int]:
         """For every partition the lowest offset that a block still needs, after ``records`` records.
 
@@ -187,17 +182,20 @@ class RecentBlock:
         return size
 
 
-class RecentBlocks:
-    """Recently completed or abandoned blocks, recognised for ``window`` blocks below the head. ``max_bytes``.
+R = TypeVar("R", bound=RecentBlock)
 
-    Of messages.
+
+class RecentBlocks(Generic[R]):
+    """Recently completed or abandoned blocks, recognised for ``window`` blocks below the head.
+
+    ``max_bytes``: of their messages.
     """
 
     def __init__(self, window: int, max_bytes: int) -> None:
         self._window = window
         self._max_bytes = max_bytes
-        self._blocks: dict[bytes, RecentBlock] = {}
-        self._holding: dict[bytes, RecentBlock] = {}
+        self._blocks: dict[bytes, R] = {}
+        self._holding: dict[bytes, R] = {}
         self._numbers: LazyHeap[int, bytes] = LazyHeap()
         self.held_bytes = 0
         """Bytes that are held for comparison."""
@@ -207,7 +205,7 @@ class RecentBlocks:
         """True when a block with this hash is recognised."""
         return block_hash in self._blocks
 
-    def add(self, block_hash: bytes, block: RecentBlock) -> None:
+    def add(self, block_hash: bytes, block: R) -> None:
         """Remember a block."""
         self._blocks[block_hash] = block
         self._numbers.put(block_hash, block.number)
@@ -220,7 +218,7 @@ class RecentBlocks:
         if len(self._blocks) > RECENT_MAX:
             self.forget(next(iter(self._blocks)))
 
-    def head_moved(self, number: int) -> list[tuple[bytes, RecentBlock]]:
+    def head_moved(self, number: int) -> list[tuple[bytes, R]]:
         """Forget the blocks more than the window below the head; returns them by hash."""
         found = [
             (block_hash, self._blocks[block_hash]) for block_hash in self._numbers.pop_below(number - self._window)

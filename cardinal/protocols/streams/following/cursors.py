@@ -7,11 +7,11 @@ step share one floor, lower by one poll than necessary, and their cursors can be
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
+from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.ordering.orderer import Orderer
 from cardinal.protocols.streams.payload import MissingPayload
@@ -40,26 +40,14 @@ class CursorSnapshot:
     channels: tuple[BlockRef, ...]
     next: Mapping[Partition, int] = field(default_factory=dict)
 
-    def add_channels(self, channels: Iterable[BlockRef]) -> None:
-        """Add the channels that are open at the end of the step."""
-        self.channels = tuple(dict.fromkeys((*self.channels, *channels)))[:CHANNELS_MAX]
-
-
-def lower(floor: dict[Partition, int], positions: Mapping[Partition, int]) -> None:
-    """Lower a floor to these offsets."""
-    for partition, offset in positions.items():
-        lowest_seen = floor.get(partition)
-        if lowest_seen is None or offset < lowest_seen:
-            floor[partition] = offset
-
 
 class DeliveredChain:
     """The delivered chain within the threshold, and the cursors of its updates."""
 
-    def __init__(self, settings: FollowerSettings, orderer: Orderer, channel_prefix: str | None) -> None:
+    def __init__(self, settings: FollowerSettings, orderer: Orderer, is_channel: Callable[[str], bool]) -> None:
         self._settings = settings
         self._orderer = orderer
-        self._channel_prefix = channel_prefix
+        self._is_channel = is_channel
         self._chain: list[Delivered] = []
         self._start: BlockRef | None = None
         self._root = b""
@@ -89,7 +77,7 @@ class DeliveredChain:
         chain, threshold = self._chain, self._settings.reorg_threshold
         if self._start is None:
             first = update.added[0]
-            self._start = BlockRef(first.number, first.hash)
+            self._start = first.ref
             self._root = b"" if isinstance(first, MissingPayload) else first.parent
         if update.removed:
             del chain[: -threshold - 1]  # the content of older blocks is pruned
@@ -104,10 +92,11 @@ class DeliveredChain:
 
     def _deepen(self, update: ChainUpdate) -> None:
         """Extend the chain with older blocks where the head is lower than before: only their hashes are held."""
-        lowest = max(update.added[-1].number - self._settings.reorg_threshold, self._orderer.first)
+        start = 0 if self._start is None else self._start.number
+        lowest = max(update.added[-1].number - self._settings.reorg_threshold, start)
         number = (self._chain[0].ref if self._chain else update.added[0].ref).number - 1
         older: list[Delivered] = []
-        while number >= lowest and (found := self._orderer.hash_at(number)) is not None:
+        while number >= lowest and (found := self._orderer.history.at(number)) is not None:
             older.append(Delivered(BlockRef(number, found), 0, partial=True))
             number -= 1
         self._chain[:0] = reversed(older)
@@ -151,6 +140,3 @@ class DeliveredChain:
             missing=frozenset(block.ref.hash for block in ring if block.partial),
             channels=tuple(ancestor for ancestor in snapshot.channels if ancestor not in won),
         )
-
-    def _is_channel(self, topic: str) -> bool:
-        return self._channel_prefix is not None and topic.startswith(self._channel_prefix)

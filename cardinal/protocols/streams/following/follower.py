@@ -11,12 +11,13 @@ passed the cursor's ``next``: until then complete blocks are collected, and then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from cardinal.protocols.streams.assembly.digests import HeaderOnly
 from cardinal.protocols.streams.assembly.evicted import EvictedBlock, EvictedBlocks, Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.cursor import CHANNELS_MAX, Cursor
@@ -33,14 +34,15 @@ from cardinal.protocols.streams.events import (
     Superseded,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import Evicted, Orderer
+from cardinal.protocols.streams.ordering.orderer import Orderer
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler, parse_policy
-from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, short
+from cardinal.protocols.streams.quorum.attribution import parse_policy
+from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler
+from cardinal.protocols.streams.types import BlockRef, Partition, Record, Routed, Row, lowest, short
 
-from .cursors import CursorSnapshot, DeliveredChain, lower
+from .cursors import CursorSnapshot, DeliveredChain
 from .missing import MissingBlocks
-from .reorg_channels import ChannelBounds, ChannelEvent, Graft, ReorgChannels
+from .reorg_channels import ChannelEvent, Graft, ReorgChannels
 from .resume import Resume
 from .rewind import Rewind
 from .settings import FollowerSettings, OnIncomplete
@@ -70,8 +72,8 @@ class Requests:
         rewind: re-read these partitions from these offsets on.
         channels: topics of reorg channels to read alongside the stream, from the cursor's offsets or from their start,
             and no others. One that the positions leave out counts as absent.
-        history: look up older Batches, of the chain from ``orderer.lowest`` down to this number, in any number of
-            steps; then pass the result, possibly nothing, to :meth:`Follower.recall`.
+        history: look up older Batches, of the chain from ``orderer.history.lowest`` down to this number, in any number
+            of steps; then pass the result, possibly nothing, to :meth:`Follower.recall`.
 
     """
 
@@ -114,16 +116,10 @@ class Follower:
         self.orderer = Orderer(
             settings.start, settings.start_weight, settings.reorg_threshold, settings.whitelist, settings
         )
-        self._channels = ReorgChannels(
-            settings.default_topic,
-            self.orderer,
-            partial(assembler_of, settings, CHANNELS_MAX),
-            settings.reorg_threshold,
-            ChannelBounds(settings.history, settings.max_bytes),
-        )
+        self._channels = ReorgChannels(settings, self.orderer, partial(assembler_of, settings, CHANNELS_MAX))
         self._missing = MissingBlocks()
         self._rewind = Rewind(self._evicted, settings.bounds.headless_distance)
-        self._chain = DeliveredChain(settings, self.orderer, self._channels.prefix)
+        self._chain = DeliveredChain(settings, self.orderer, self._channels.is_channel)
         self._start = StartWait(settings.reorg_threshold) if settings.patient else None
         self._partial: BoundedDict[bytes, None] = BoundedDict(_REMEMBERED)
         self._bridged: BoundedDict[bytes, int] = BoundedDict(_REMEMBERED)
@@ -136,7 +132,7 @@ class Follower:
         self._snapshot_now = CursorSnapshot({}, frozenset(), ())
         self._needs_rewind = False
         cursor = cursor or Cursor(settings.fingerprint(), settings.app, settings.chain, 0, (), 0)
-        self.orderer.check_delivered(cursor.ring)
+        self.orderer.admission.check_delivered(cursor.ring)
         self._resume = Resume(settings, cursor, self._channels.is_channel)
         self._chain.restore(cursor)
         self._next = dict(cursor.next)
@@ -199,11 +195,6 @@ class Follower:
         return max(self.reassembler.fullness, self.orderer.fullness)
 
     @property
-    def lineage(self) -> bytes:
-        """The name of the lineage of ``seq``: the options, and the first block of the stream once it is chosen."""
-        return self._chain.lineage
-
-    @property
     def channels(self) -> tuple[str, ...]:
         """The topics of reorg channels to read now, in addition to the application's topics."""
         return (*self._channels.topics(), *(self._resume.channels if self.resuming else ()))
@@ -221,7 +212,7 @@ class Follower:
     def awaited(self) -> list[Explanation]:
         """The blocks that the chain waits for, lowest first: parents of complete blocks, open blocks above the head."""
         orphans = {parent: replace(self.explain(parent), number=number) for parent, number in self.orderer.orphans()}
-        above = (header.hash for header in self.reassembler.headers() if header.number > self._head_number)
+        above = (header.hash for header in self._open_headers() if header.number > self._head_number)
         found = {block_hash: self.explain(block_hash) for block_hash in above} | orphans
         return sorted(found.values(), key=lambda one: (-1 if one.number is None else one.number, one.block))
 
@@ -335,9 +326,8 @@ class Follower:
             return CursorSnapshot(self._resume.cursor.floor, self._resume.cursor.open, self._channels.open())
         if self._evicted.records >= self._look_at:
             self._look_at = self._evicted.records + 1 + self._look_at_blocks() // _LOOK_SHARE
-        floor, names = dict(self._needed[0]), self._needed[1]
-        lower(floor, self._channels.positions())
-        return CursorSnapshot(floor, names, self._channels.open())
+        floor, names = self._needed
+        return CursorSnapshot(lowest(floor, self._channels.positions()), names, self._channels.open())
 
     def _look_at_blocks(self) -> int:
         """Find the lowest offset of any held or evicted block, and the names of open ones; returns their number.
@@ -347,22 +337,19 @@ class Follower:
         """
         opened = self.reassembler.open_blocks()
         self._evicted.head_moved(self._head_number - self._settings.reorg_threshold)
-        floor = dict(self._positions)
-        lower(floor, self.reassembler.open_positions())
-        lower(floor, self._evicted.floor(self._positions))
-        held = self.orderer.positions()
-        for begins, waits in held:
-            if waits:
-                lower(floor, {p: at for p, at in begins.items() if self._positions.get(p, at) - at <= AGE_MAX})
-            else:
-                lower(floor, begins)
+        now, held = self._positions, self.orderer.positions()
+        needed = (
+            {tp: at for tp, at in first.items() if now.get(tp, at) - at <= AGE_MAX} if waits else first
+            for first, waits in held
+        )
+        floor = lowest(now, self.reassembler.open_positions(), self._evicted.floor(now), *needed)
         # A quiet suspect stays quiet after the next restart: what is named there is reported.
         named = [block_hash for block_hash in opened if not self._missing.is_quiet(block_hash)]
         self._needed = floor, frozenset(map(short, named[:_OPEN_MAX]))
         return len(held) + len(opened) + len(self._evicted)
 
     def _end_step(self, snapshot: CursorSnapshot, out: Out, rewind: Mapping[Partition, int] | None = None) -> Step:
-        snapshot.add_channels(self._channels.open())
+        snapshot.channels = tuple(dict.fromkeys((*snapshot.channels, *self._channels.open())))[:CHANNELS_MAX]
         watermarks = (
             self._missing.needs_watermarks
             or self._watermarks is None
@@ -458,11 +445,9 @@ class Follower:
                 self._missing.clear(block.hash)
                 self._partial.pop(block.hash, None)
         for report in self.orderer.take_reports():
-            if isinstance(report, Evicted):
-                out.append(Overflow(report.ref.hash, report.ref.number, report.positions, report.reason))
-                self._evict(report.ref.hash, report.ref.number, report.parent, report.positions)
-            else:
-                out.append(report)
+            out.append(report)
+            if isinstance(report, Overflow):
+                self._evict(report.block, report.number or 0, report.parent, report.positions)
         if updates:
             self._channel_events(self._channels.judge(), out)
             self._begin_judging()
@@ -479,7 +464,7 @@ class Follower:
 
         A stream that was empty at opening is read at once. So the watermarks are taken once more when there is a block.
         """
-        if not self._seen_batch and (self._missing.completed or self.reassembler.lowest_open is not None):
+        if not self._seen_batch and (self._missing.completed or self._lowest_open is not None):
             self._seen_batch = True
             if self.head is None:
                 self._watermarks, self._caught_up, self._waiting_at_opening = None, False, None
@@ -496,10 +481,10 @@ class Follower:
             return
         if self.resuming or not self._start.looks(caught_up=self._caught_up):
             return
-        candidate = self.orderer.candidate(self.reassembler.headers())
+        candidate = self.orderer.candidate(self._open_headers())
         if candidate is None or (self._caught_up and not waited and self._may_begin_lower(candidate.start)):
             return
-        lowest_open, below = self.reassembler.lowest_open, candidate.start.number
+        lowest_open, below = self._lowest_open, candidate.start.number
         doubt = candidate.lowest < below or (lowest_open is not None and lowest_open < below)
         watermarks = self._watermarks or {}
         unread = {partition: at for partition, at in positions.items() if at < watermarks.get(partition, at + 1)}
@@ -507,13 +492,13 @@ class Follower:
             candidate,
             unread,
             doubt=doubt,
-            crowded=self.orderer.crowded,
+            crowded=self.orderer.fullness >= 0.5,  # noqa: PLR2004 - half
             caught_up=self._caught_up,
             waited=waited,
         ):
             if doubt:
-                lowest = min(candidate.lowest, below if lowest_open is None else lowest_open)
-                out.append(BeganAbove(candidate.start, lowest))
+                bottom = min(candidate.lowest, below if lowest_open is None else lowest_open)
+                out.append(BeganAbove(candidate.start, bottom))
             self._start = None
             self._order(self.orderer.begin(candidate.start), out)
 
@@ -546,7 +531,7 @@ class Follower:
         cursor = resume.cursor
         resume.refuse_other_topics(lambda block_hash: self.reassembler.explain(block_hash).state != "unknown")
         named = cursor.open if len(cursor.open) < _OPEN_MAX else None
-        for header in self.reassembler.headers():
+        for header in self._open_headers():
             if named is not None and short(header.hash) not in named:
                 self._missing.suspect(header.hash, quiet=True)
         resume.active = False
@@ -567,7 +552,7 @@ class Follower:
         threshold, completed = self._settings.reorg_threshold, self._missing.completed
         awaited = self.orderer.awaited(block_hash)
         evicted = self._evicted.get(block_hash)
-        if self._evicted.may_hold(block_hash) and self._needs(block_hash, evicted):
+        if (evicted is not None or self._evicted.unnamed) and self._needs(block_hash, evicted):
             self._needs_rewind = True
             self._missing.look_again(block_hash, completed + 1)
         elif evicted is not None and self._links(block_hash, evicted):
@@ -616,6 +601,17 @@ class Follower:
         """Parent and number of an evicted block as its Batches give them; empty where none is on the topics."""
         return self.reassembler.links_of(block_hash).union(() if evicted is None else evicted.links)
 
+    def _open_headers(self) -> list[HeaderOnly]:
+        """The headers of the open blocks, oldest first, without those of which no Batch has come."""
+        headers = map(self.reassembler.header_of, self.reassembler.open_blocks())
+        return [header for header in headers if header is not None]
+
+    @property
+    def _lowest_open(self) -> int | None:
+        """The lowest number of an open block by its Batches; None without one."""
+        numbers = map(self.reassembler.number_of, self.reassembler.open_blocks())
+        return min((number for number in numbers if number is not None), default=None)
+
     @property
     def _head_number(self) -> int:
         return -1 if self.head is None else self.head.number
@@ -632,25 +628,23 @@ class Follower:
             return None
         begin, blocks = due
         self.reassembler.reread(begin, blocks)
-        lower(self._positions, begin)
+        self._positions = lowest(self._positions, begin)
         self._look_at = 0
         return begin
 
 
 def assembler_of(settings: FollowerSettings, share: int = 1, evicted: EvictedBlocks | None = None) -> Assembler:
     """The assembler of the main topics, or of one of ``share`` channels, which share its bounds."""
-    k = parse_policy(settings.policy)
-    make: Callable[..., Assembler] = (
-        partial(Reassembler, contents=settings.contents)
-        if k is None
-        else partial(QuorumReassembler, k, settings.producers)
-    )
-    return make(
+    k, bounds = parse_policy(settings.policy), settings.bounds.part(share)
+    make = partial(
+        Reassembler,
         settings.tracked,
         settings.reorg_threshold,
         prefixes=settings.prefixes,
         volatile=settings.volatile,
         inline=settings.inline,
-        bounds=settings.bounds.part(share),
         evicted=evicted,
     )
+    if k is None:
+        return make(contents=settings.contents, bounds=bounds)
+    return QuorumReassembler(k, settings.producers, make, bounds)

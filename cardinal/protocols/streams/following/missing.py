@@ -9,26 +9,25 @@ it (C-RE-7). Deadlines are counted in completed blocks.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from cardinal.protocols.streams.lazy import LazyHeap
 from cardinal.protocols.streams.types import Partition
 
 
+@dataclass(slots=True, eq=False)
 class Suspect:
     """A block that lacks messages; ``since``: completed blocks by then. ``number``: as its child gives it.
 
     ``reported``: its absence was reported. ``quiet``: it is only reported when a chain waits for it.
     """
 
-    __slots__ = ("due", "number", "quiet", "reported", "since")
-
-    def __init__(self, since: int, due: int, number: int | None, *, quiet: bool) -> None:
-        self.since = since
-        self.due = due
-        self.number = number
-        self.quiet = quiet
-        self.reported = False
+    since: int
+    due: int
+    number: int | None
+    quiet: bool
+    reported: bool = False
 
 
 class MissingBlocks:
@@ -38,7 +37,7 @@ class MissingBlocks:
         self.completed = 0
         """Blocks completed so far: the clock of all deadlines."""
         self._suspects: dict[bytes, Suspect] = {}
-        self._due: list[tuple[int, bytes]] = []
+        self._due: LazyHeap[int, bytes] = LazyHeap()
         self._requested: list[bytes] = []
         """Suspects that are due, to be proven absent by the next watermarks."""
         self._proof: Mapping[Partition, int] | None = None
@@ -49,7 +48,7 @@ class MissingBlocks:
         existing = self._suspects.get(block_hash)
         due = self.completed + wait
         if existing is None:
-            self._suspects[block_hash] = Suspect(self.completed, due, number, quiet=quiet)
+            self._suspects[block_hash] = Suspect(self.completed, due, number, quiet)
         else:
             existing.quiet = existing.quiet or quiet
             if due >= existing.due:
@@ -59,11 +58,12 @@ class MissingBlocks:
     def look_again(self, block_hash: bytes, due: int) -> None:
         """Take new watermarks for a suspect when ``due`` blocks are completed."""
         self._suspects[block_hash].due = due
-        heapq.heappush(self._due, (due, block_hash))
+        self._due.put(block_hash, due)
 
     def clear(self, block_hash: bytes) -> None:
         """Remove a block that is complete, delivered or abandoned."""
         self._suspects.pop(block_hash, None)
+        self._due.discard(block_hash)
 
     def get(self, block_hash: bytes) -> Suspect | None:
         """The suspect with this hash."""
@@ -92,9 +92,5 @@ class MissingBlocks:
             self._proof, self._requested = None, []
         if not self._requested:
             # Suspects that become due until then wait for the next watermarks: these may be older than they.
-            while self._due and self._due[0][0] <= self.completed:
-                due, block_hash = heapq.heappop(self._due)
-                suspect = self._suspects.get(block_hash)
-                if suspect is not None and suspect.due == due:
-                    self._requested.append(block_hash)
+            self._requested = self._due.pop_below(self.completed + 1)
         return found

@@ -35,6 +35,8 @@ from cardinal.protocols.streams.types import BlockRef, Partition, Record, produc
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG
 
+from .settings import FollowerSettings
+
 _ATTEMPTS_MAX: Final = 64
 
 
@@ -44,14 +46,6 @@ class Graft:
 
     ancestor: BlockRef
     blocks: tuple[Completed, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelBounds:
-    """Complete blocks that a channel may hold (messages' hashes follow them), and bytes of all channels together."""
-
-    blocks: int = 100_000
-    bytes: int = 256 << 20
 
 
 ChannelEvent: TypeAlias = Event | Graft
@@ -107,34 +101,25 @@ class _Channel:
 
 
 class ReorgChannels:
-    """The channels of one stream. ``default_topic`` announces them; None: there are none.
+    """The channels of one stream.
 
-    The orderer is queried for ancestors only; ``reassembler`` makes the assembler of a channel.
+    Each may hold as many complete blocks as the stream remembers, and messages of four times as many. The orderer is
+    queried for ancestors only; ``make`` makes the assembler of a channel.
     """
 
-    def __init__(
-        self,
-        default_topic: str | None,
-        orderer: Orderer,
-        reassembler: Callable[[], Assembler],
-        threshold: int,
-        bounds: ChannelBounds,
-    ) -> None:
-        self._default_topic = default_topic
+    def __init__(self, settings: FollowerSettings, orderer: Orderer, make: Callable[[], Assembler]) -> None:
+        self._settings = settings
         self._orderer = orderer
-        self._make = reassembler
-        self._threshold = threshold
-        self._bounds = bounds
+        self._make = make
         self._channels: dict[str, _Channel] = {}
         self._unavailable: int | None = None
-        self.prefix = None if default_topic is None else f"{default_topic}-re-"
-        """The beginning of the names of all channels; None: there are none."""
         self.used = False
         """True once a channel was open."""
 
     def is_channel(self, topic: str) -> bool:
         """True when a topic is a reorg channel of this stream."""
-        return self.prefix is not None and topic.startswith(self.prefix)
+        default = self._settings.default_topic
+        return default is not None and topic.startswith(f"{default}-re-")
 
     def topics(self) -> tuple[str, ...]:
         """The channels to read now."""
@@ -170,7 +155,7 @@ class ReorgChannels:
         forgotten = (
             channel.ancestor.number
             for channel in self._channels.values()
-            if self._is_forgotten(channel) and self._orderer.recalls(channel.ancestor.number)
+            if self._is_forgotten(channel) and self._orderer.history.recalls(channel.ancestor.number)
         )
         lowest = min(forgotten, default=None)
         return None if lowest == self._unavailable else lowest
@@ -186,9 +171,9 @@ class ReorgChannels:
 
     def announced(self, ancestor: BlockRef) -> list[ChannelEvent]:
         """Open the channel of a Reorg that was read on the default topic, or that a cursor names."""
-        if self._default_topic is None:
+        if self._settings.default_topic is None:
             return []
-        topic = reorg_topic(self._default_topic, ancestor.hash)
+        topic = reorg_topic(self._settings.default_topic, ancestor.hash)
         if topic in self._channels:
             return []
         self.used = True
@@ -205,10 +190,10 @@ class ReorgChannels:
 
     def receive(self, records: Iterable[Record]) -> Iterator[ChannelEvent]:
         """Take records of channels, in order; those of a channel that is not open are skipped."""
-        for (topic, is_content), run in groupby(records, key=lambda record: (record.topic, _is_content(record))):
+        for (topic, *_), run in groupby(records, key=_run_of):
             channel = self._channels.get(topic)
             if channel is not None:
-                yield from (self._content if is_content else self._reorg_messages)(channel, list(run))
+                yield from self._take(channel, list(run))
 
     def progress(
         self,
@@ -263,50 +248,41 @@ class ReorgChannels:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _content(self, channel: _Channel, records: Sequence[Record]) -> Iterator[ChannelEvent]:
-        """Take messages of blocks."""
+    def _take(self, channel: _Channel, records: Sequence[Record]) -> Iterator[ChannelEvent]:
+        """Take messages of blocks, or one other record."""
         for record in records:
-            channel.first.setdefault(record.partition, record.offset)
-            attempt = channel.attempts.setdefault((record.partition, producer_of(record.headers)), {})
-            attempt[record.key[1:HASH_END]] = None
-        for event in channel.reassembler.receive(records):
-            if not isinstance(event, Completed):
-                yield event
-                continue
-            channel.blocks[event.payload.hash] = event
-            channel.size += event.size
-        if excess := self._excess(channel):
-            yield from self._abandon(channel, excess)
-        while sum(one.size for one in self._channels.values()) > self._bounds.bytes:
-            largest = max(self._channels.values(), key=lambda one: one.size)
-            yield from self._abandon(largest, "reorg channels are over their common bound, and it holds the most")
-
-    def _reorg_messages(self, channel: _Channel, records: Sequence[Record]) -> Iterator[ChannelEvent]:
-        """Take a Reorg, a ReorgComplete, or a record that is no message of a channel."""
-        for record in records:
-            channel.first.setdefault(record.partition, record.offset)
             attempt = record.partition, producer_of(record.headers)
-            for event in channel.reassembler.receive([record]):
-                if isinstance(event, ReorgBegan | ReorgEnded) and event.ancestor.hash != channel.ancestor.hash:
-                    yield Rejected(event.position, record.key, "it names another ancestor than its channel")
-                    continue
+            channel.first.setdefault(record.partition, record.offset)
+            if _is_content(record):
+                channel.attempts.setdefault(attempt, {})[record.key[1:HASH_END]] = None
+        for event in channel.reassembler.receive(records):
+            if isinstance(event, Completed):
+                channel.blocks[event.payload.hash] = event
+                channel.size += event.size
+            elif not isinstance(event, ReorgBegan | ReorgEnded):
+                yield event
+            elif event.ancestor.hash != channel.ancestor.hash:
+                yield Rejected(event.position, record.key, "it names another ancestor than its channel")
+            else:
                 yield event
                 if isinstance(event, ReorgEnded):
                     channel.ready |= channel.linked(channel.attempts.pop(attempt, ()))
                     yield from self.judge()
-                elif isinstance(event, ReorgBegan):
+                else:
                     channel.attempts[attempt] = {}
-                    if excess := self._excess(channel):
-                        yield from self._abandon(channel, excess)
-                        return
+        if excess := self._excess(channel):
+            yield from self._abandon(channel, excess)
+        while sum(one.size for one in self._channels.values()) > self._settings.max_bytes:
+            largest = max(self._channels.values(), key=lambda one: one.size)
+            yield from self._abandon(largest, "reorg channels are over their common bound, and it holds the most")
 
     def _excess(self, channel: _Channel) -> str:
         """The bound that a channel exceeds; empty for none."""
         if len(channel.attempts) > _ATTEMPTS_MAX:
             return "it has more attempts in flight than allowed"
-        if sum(map(len, channel.attempts.values())) > 4 * self._bounds.blocks:
+        if sum(map(len, channel.attempts.values())) > 4 * self._settings.history:
             return "its messages name more blocks than allowed"
-        return "it holds more blocks than allowed" if len(channel.blocks) > self._bounds.blocks else ""
+        return "it holds more blocks than allowed" if len(channel.blocks) > self._settings.history else ""
 
     def _is_forgotten(self, channel: _Channel) -> bool:
         return self._orderer.reach(channel.ancestor) is Reach.FORGOTTEN
@@ -322,10 +298,10 @@ class ReorgChannels:
     def _won(self, channel: _Channel) -> bool:
         """True when a block of this channel stands on the ancestor in the delivered chain."""
         above = channel.ancestor.number + 1
-        return self._orderer.hash_at(above) in channel.blocks
+        return self._orderer.history.at(above) in channel.blocks
 
     def _stalled(self, channel: _Channel, completed: int) -> bool:
-        return channel.since is not None and completed - channel.since >= self._threshold
+        return channel.since is not None and completed - channel.since >= self._settings.reorg_threshold
 
     def _reason(self, channel: _Channel) -> str:
         if channel.grafted:
@@ -336,7 +312,8 @@ class ReorgChannels:
             case Reach.FORGOTTEN:
                 return "its ancestor is below the remembered part of the delivered chain"
             case _:
-                return f"nothing came on it for {self._threshold} blocks, and no attempt is complete"
+                threshold = self._settings.reorg_threshold
+                return f"nothing came on it for {threshold} blocks, and no attempt is complete"
 
     def _abandon(self, channel: _Channel, reason: str) -> Iterator[ChannelEvent]:
         won = self._won(channel)
@@ -347,6 +324,11 @@ class ReorgChannels:
     def _drop(self, channel: _Channel) -> None:
         self._channels.pop(channel.topic, None)  # a switch by its own records may have ended it
         self._orderer.settle(channel.ancestor)
+
+
+def _run_of(record: Record) -> tuple[str, int]:
+    """Messages of blocks are taken together, all others one by one."""
+    return record.topic, -1 if _is_content(record) else record.offset
 
 
 def _is_content(record: Record) -> bool:

@@ -30,12 +30,10 @@ class Rewind:
         self._reread: int | None = None
         """The lowest number of the blocks that are being re-read."""
         self._pause = 0
-        self._moved = False
-        """True if a block was delivered since the last rewind began."""
-        self._back_since = -1
-        """Records that were read when a rewind was in vain; -1 where the next one may help."""
-        self._not_before = 0
-        """Records to be read before the next rewind."""
+        self._delivered = 0
+        """Blocks delivered since the last rewind began."""
+        self._ended = 0
+        """Records that were read when the last rewind ended."""
         self._back_at: Mapping[Partition, int] = {}
         """The positions that the reader was last rewound from; empty once it is back there."""
         self._unnamed_after = 0
@@ -61,8 +59,7 @@ class Rewind:
 
     def delivered(self, blocks: int) -> None:
         """Count delivered blocks, which free capacity."""
-        self._moved = True
-        self._not_before -= blocks
+        self._delivered += blocks
 
     def is_back(self, positions: Mapping[Partition, int]) -> bool:
         """True when the reading is back at the positions that it was rewound from."""
@@ -72,13 +69,12 @@ class Rewind:
     def judge(self) -> None:
         """End a rewind."""
         left = len(self._evicted)
-        helped = self._moved or left < self._fewest
+        helped = self._delivered > 0 or left < self._fewest
         self._fewest = min(left, self._fewest)
         self._pause = 0 if helped else min(max(1, 2 * self._pause), 2 * self._distance)
-        self._not_before, self._back_at = self._evicted.records + self._pause // 2 * 2, {}
-        self._back_since = self._evicted.records if self._pause > 1 else -1
+        self._ended, self._back_at = self._evicted.records, {}
         if self._length:
-            self._unnamed_after = self._evicted.records + (0 if helped else self._length)
+            self._unnamed_after = self._ended + (0 if helped else self._length)
         self._length = 0
         self._reread = None
 
@@ -94,8 +90,8 @@ class Rewind:
 
         ``needed`` chooses evicted blocks. ``wanted``: one is certainly needed. ``waited``: nothing came for long.
         """
-        unchanged = self._evicted.records <= self._back_since and not self._moved and self._pause > _IDLE_PAUSE
-        early = unchanged if waited else self._evicted.records < self._not_before
+        passed = self._evicted.records - self._ended + self._delivered
+        early = passed == 0 and self._pause > _IDLE_PAUSE if waited else passed < self._pause // 2 * 2
         if self._back_at or early:
             return None
         before, lowest, unnamed = len(self._evicted), self._evicted.lowest, self._evicted.unnamed
@@ -106,6 +102,6 @@ class Rewind:
         if unnamed and not self._evicted.unnamed:
             self._length = sum(positions.get(partition, at) - at for partition, at in begin.items())
         self._fewest = self._fewest or before
-        self._reread, self._moved = lowest, False
+        self._reread, self._delivered = lowest, 0
         self._back_at = {partition: positions[partition] for partition in begin if partition in positions}
         return begin, blocks

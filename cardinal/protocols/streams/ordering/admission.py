@@ -1,8 +1,8 @@
-"""Admission rules: blocks that are refused, blocks that are too low, and forks that leave below the start.
+"""Admission rules: blocks that are refused, and forks that leave below the start.
 
 A block is refused that cannot be (its parent is no hash or itself, its number negative), that a whitelist or blacklist
-excludes, or that descends from a refused one. One below the floor, or below the first block of the stream, is pruned. A
-waiting chain that is heavier than the head and can only leave below the start is reported once.
+excludes, or that descends from a refused one. A waiting chain that is heavier than the head and can only leave below
+the start is reported once.
 """
 
 from __future__ import annotations
@@ -28,17 +28,12 @@ _REPORTED_MAX: Final = 1024
 
 
 class Admission:
-    """Refusals and prunings. ``whitelist``: number to the only hash that is accepted there. ``blacklist``.
-
-    Refused hashes.
-    """
+    """Refusals. ``whitelist``: number to the only hash that is accepted there. ``blacklist``: refused hashes."""
 
     def __init__(self, whitelist: Mapping[int, bytes] | None = None, blacklist: Iterable[bytes] = ()) -> None:
         self._whitelist = dict(whitelist or {})
         self._blacklist = frozenset(blacklist)
         self.refused: BoundedDict[bytes, None] = BoundedDict(REMEMBERED)
-        self.first: int | None = None
-        """Blocks with a lower number were never delivered and never will be; None before that is certain."""
 
     def check_delivered(self, delivered: Iterable[BlockRef]) -> None:
         """Raise CursorMismatchError when the whitelist or the blacklist forbids a block that was delivered."""
@@ -69,14 +64,6 @@ class Admission:
         elif block.parent in self._blacklist or block.parent in self.refused:
             reason = DESCENDS
         return reason
-
-    def too_low(self, block: BlockHeader, floor: int) -> str | None:
-        """The reason to prune a block for its number, None when there is none."""
-        if block.number < floor:
-            return "farther below the head than the reorg threshold"
-        if self.first is not None and block.number < self.first:
-            return "below the first block of this stream"
-        return None
 
 
 class StartForks:

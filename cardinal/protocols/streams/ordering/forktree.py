@@ -10,18 +10,16 @@ one number, slow nothing down.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from cardinal.protocols.streams.events import BlockHeader
+from cardinal.protocols.streams.lazy import LazyHeap
 from cardinal.protocols.streams.types import Partition
 
 Rank: TypeAlias = tuple[int, int, bytes]
 """Order of blocks, lower first: a weight or a number, the arrival, the hash."""
-
-_SLACK: Final = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +56,7 @@ class ForkTree:
     def __init__(self) -> None:
         self._nodes: dict[bytes, Node] = {}
         self._children: dict[bytes, dict[bytes, Node]] = {}
-        self._by_number: dict[int, dict[bytes, Node]] = {}
-        self._numbers: list[int] = []  # heap; deletion is lazy. Inlined: it is in the path of every block
+        self._numbers: LazyHeap[int, bytes] = LazyHeap()
 
     def __len__(self) -> int:
         """The number of blocks, linked and waiting."""
@@ -90,10 +87,7 @@ class ForkTree:
         self._nodes[node.hash] = node
         if node.parent is not None:
             self._children.setdefault(node.parent, {})[node.hash] = node
-        level = self._by_number.setdefault(node.number, {})
-        if not level:
-            self._push(node.number)
-        level[node.hash] = node
+        self._numbers.put(node.hash, node.number)
 
     def set_parent(self, node: Node, parent: bytes) -> None:
         """Set the parent of a block of which only the reference was held."""
@@ -126,24 +120,11 @@ class ForkTree:
             del siblings[node.hash]
             if not siblings:
                 del self._children[node.parent]
-        level = self._by_number[node.number]
-        del level[node.hash]
-        if not level:
-            del self._by_number[node.number]
+        self._numbers.discard(node.hash)
 
     def pop_below(self, number: int) -> list[Node]:
         """Remove and return every block with a lower number, lowest first."""
-        found: list[Node] = []
-        numbers = self._numbers
-        while numbers and numbers[0] < number:
-            for node in list(self._by_number.get(heapq.heappop(numbers), {}).values()):
-                self.remove(node)
-                found.append(node)
+        found = [self._nodes[block_hash] for block_hash in self._numbers.pop_below(number)]
+        for node in found:
+            self.remove(node)
         return found
-
-    def _push(self, number: int) -> None:
-        heapq.heappush(self._numbers, number)
-        if len(self._numbers) > 2 * len(self._by_number) + _SLACK:
-            # Numbers that come and go would fill the heap.
-            self._numbers = list(self._by_number)
-            heapq.heapify(self._numbers)

@@ -20,15 +20,14 @@ class ChainHistory:
         self._most = most
         self._first = 0
         self._hashes: list[bytes] = []
-        self._members: set[bytes] = set()
 
     def __len__(self) -> int:
         """The number of blocks."""
         return len(self._hashes)
 
     def __contains__(self, block_hash: bytes) -> bool:
-        """True when this block is one of them."""
-        return block_hash in self._members
+        """True when this block is one of them; it is searched from end to end."""
+        return block_hash in self._hashes
 
     @property
     def lowest(self) -> BlockRef | None:
@@ -51,23 +50,18 @@ class ChainHistory:
         if block.number != self._first + len(hashes):
             self._first = block.number
             hashes.clear()
-            self._members.clear()
         hashes.append(block.hash)
-        self._members.add(block.hash)
         if len(hashes) > self._most + self._most // 4:
             cut = len(hashes) - self._most
-            self._members.difference_update(hashes[:cut])
             del hashes[:cut]
             self._first += cut
 
     def cut(self, count: int) -> None:
         """Remove the highest ``count`` blocks."""
-        if count:
-            self._members.difference_update(self._hashes[-count:])
-            del self._hashes[-count:]
+        del self._hashes[max(0, len(self._hashes) - count) :]
 
     def recalls(self, number: int) -> bool:
-        """True when the bound leaves capacity down to this number."""
+        """True when :meth:`recall` may lead down to this number: the history is bounded."""
         return self._first - number <= self._most - len(self)
 
     def recall(self, parents: Mapping[bytes, bytes], floor: int) -> int:
@@ -75,10 +69,10 @@ class ChainHistory:
         found: list[bytes] = []
         capacity = min(self._first - floor, self._most - len(self))
         current = parents.get(self._hashes[0]) if self._hashes else None
-        # No chain comes back to itself.
-        while current is not None and len(found) < capacity and current not in self._members:
+        seen = set(self._hashes)  # no chain comes back to itself
+        while current is not None and len(found) < capacity and current not in seen:
             found.append(current)
-            self._members.add(current)
+            seen.add(current)
             current = parents.get(current)
         self._hashes[:0] = reversed(found)
         self._first -= len(found)

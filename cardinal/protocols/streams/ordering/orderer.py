@@ -25,11 +25,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import takewhile
-from typing import Final, TypeAlias, cast
+from typing import Final, cast
 
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.protocols.streams.events import BlockHeader, ChainUpdate, Completed, OrderingEvent, Quarantined, Stale
+from cardinal.protocols.streams.events import (
+    BlockHeader,
+    ChainUpdate,
+    Completed,
+    OrderingEvent,
+    Overflow,
+    Quarantined,
+    Stale,
+)
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
@@ -39,13 +47,11 @@ from .finality import Finalizer, OnFinalityViolation
 from .forkchoice import best_tip, climb, paths
 from .forktree import ForkTree, Node
 from .history import ChainHistory
-from .pool import Evicted, Pool
+from .pool import Pool
 from .settings import OrderingSettings
 from .start import StartCandidate, StartRule
 
-__all__ = ["Evicted", "OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
-
-Report: TypeAlias = OrderingEvent | Evicted
+__all__ = ["OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
 
 _PRUNED: Final = "pruned: farther below the head than the reorg threshold"
 
@@ -99,26 +105,25 @@ class Orderer:
             lambda node: (node.weight, -node.arrival, node.hash),
             free=lambda node: not self._tree.is_parent(node.hash),
         )
-        self._admission = Admission(whitelist, settings.blacklist)
+        self.admission = Admission(whitelist, settings.blacklist)
         self._start_rule = StartRule(reorg_threshold)
         self._start_forks = StartForks(self._tree)
         self._final = Finalizer(settings.finality_of, settings.on_finality_violation)
-        self._history = ChainHistory(settings.history)
+        self.history = ChainHistory(settings.history)
+        """The hashes of the delivered chain, also of blocks that the graph does not hold any more."""
         self._lifted: dict[bytes, int] = {}  # ancestors of deep reorgs in flight, and their numbers
         self._last_states: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
-        self._reports: list[Report] = []
+        self._reports: list[OrderingEvent] = []
         self._arrivals = 0
         self._head: Node | None = None
         self._start_configured = start is not None
-        self._root = 0  # number of the lowest block that can be a fork point
         self.seq = 0
         """The last sequence number delivered."""
         self.start = start
         """The first block that was delivered, or the configured one below it."""
         if start is not None:
-            self._root = start.number
             self._head = self._reference(start, None, start_weight or 0)
-            self._history.append(start)
+            self.history.append(start)
 
     # --- queries ---------------------------------------------------------------------------------------------
 
@@ -137,21 +142,6 @@ class Orderer:
     def violation(self) -> FinalityViolated | None:
         """The first switch that contradicted finality."""
         return self._final.violation
-
-    @property
-    def first(self) -> int:
-        """The number of the first block that this stream delivered, or will; 0 before that is decided."""
-        return 0 if self.start is None else self._root + 1
-
-    @property
-    def lowest(self) -> BlockRef | None:
-        """The lowest delivered block that is remembered."""
-        return self._history.lowest
-
-    @property
-    def crowded(self) -> bool:
-        """True when half of the capacity for waiting blocks is in use."""
-        return self._waiting.fullness >= 0.5  # noqa: PLR2004 - half
 
     @property
     def fullness(self) -> float:
@@ -192,32 +182,24 @@ class Orderer:
             if node.parent is not None and node.parent not in self._tree
         ]
 
-    def hash_at(self, number: int) -> bytes | None:
-        """The hash of the delivered block with this number, as far down as that is remembered."""
-        return self._history.at(number)
-
-    def recalls(self, number: int) -> bool:
-        """True when :meth:`recall` may lead down to this number: the history is bounded."""
-        return self._history.recalls(number)
-
     def reach(self, ancestor: BlockRef) -> Reach:
         """The relation of a reorg's ancestor to the delivered chain."""
-        lowest = self._history.lowest
+        lowest = self.history.lowest
         if self._head is None or lowest is None or ancestor.number > self._head.number:
             return Reach.AHEAD
         if ancestor.number < self._root:
             return Reach.BELOW_START
         if ancestor.number < lowest.number:
             return Reach.FORGOTTEN
-        return Reach.ON_CHAIN if self.hash_at(ancestor.number) == ancestor.hash else Reach.OFF_CHAIN
+        return Reach.ON_CHAIN if self.history.at(ancestor.number) == ancestor.hash else Reach.OFF_CHAIN
 
     def state_of(self, block_hash: bytes) -> str | None:
         """The state of a complete block, or the last one it had; None for a block that is not remembered."""
         node = self._tree.get(block_hash)
         if node is None:
-            return "delivered" if block_hash in self._history else self._last_states.get(block_hash)
+            return "delivered" if block_hash in self.history else self._last_states.get(block_hash)
         if node.delivered:
-            if self._admission.first is not None and node.number < self._admission.first:
+            if self._chosen is not None and node.number < self._chosen:
                 return "below the first block of this stream"
             return "delivered without its content" if node.missing else "delivered"
         if node.missing:
@@ -226,7 +208,7 @@ class Orderer:
             return f"waiting for parent {(node.parent or b'').hex()}"
         return "removed" if self._last_states.get(block_hash) == "removed" else "on a side branch"
 
-    def take_reports(self) -> list[Report]:
+    def take_reports(self) -> list[OrderingEvent]:
         """The reports since the last call."""
         reports, self._reports = self._reports, []
         return reports
@@ -279,10 +261,6 @@ class Orderer:
         begins = self._head is None and len(self._tree) > 0
         return self._begin(self._start_rule.lowest(self._tree)) if begins else []
 
-    def check_delivered(self, delivered: Iterable[BlockRef]) -> None:
-        """Raise CursorMismatchError when the whitelist or the blacklist forbids a block that was delivered."""
-        self._admission.check_delivered(delivered)
-
     def restore(self, cursor: Cursor, blocks: Iterable[Completed | BlockHeader]) -> list[ChainUpdate]:
         """Resume after the blocks of a cursor's ring, at least the head; everything is judged once, at the end.
 
@@ -295,7 +273,7 @@ class Orderer:
             CursorMismatchError: the whitelist or the blacklist forbids a delivered block.
 
         """
-        self.check_delivered(cursor.ring)
+        self.admission.check_delivered(cursor.ring)
         refs = cursor.ring[::-1]
         parent = cursor.root or None
         if parent is not None:
@@ -305,7 +283,7 @@ class Orderer:
             parent = ref.hash
         cast("Node", self._head).weight = cursor.weight
         if not self._start_configured:
-            self._set_start(cursor.start or refs[0])
+            self.start = cursor.start or refs[0]
         self.seq, self._final.marks, self._final.violation = cursor.seq, cursor.finality, cursor.violation
         self._restore_blocks(blocks)
         self._prune()
@@ -319,15 +297,15 @@ class Orderer:
         if node is None:
             node = self._reference(ref, parent)
             node.missing = ref.hash in cursor.missing
-        if ref.hash not in self._history:
-            self._history.append(ref)
+        if self.history.at(ref.number) != ref.hash:
+            self.history.append(ref)
         return node
 
     def _restore_blocks(self, blocks: Iterable[Completed | BlockHeader]) -> None:
         """Hold the blocks that were re-read. Those that are too low are not reported: they were judged before."""
         for event in blocks:
             item = _item(event)
-            if item.hash in self._tree or self._admission.too_low(item, self._floor) is None:
+            if item.hash in self._tree or self._too_low(item) is None:
                 self._add_to_side(self._take(event))
 
     # --- deep reorgs -----------------------------------------------------------------------------------------
@@ -339,12 +317,12 @@ class Orderer:
         heavier.
         """
         tree = self._tree
-        unheld = list(takewhile(lambda ref: ref.hash not in tree, self._history.upwards(ancestor.number)))
+        unheld = list(takewhile(lambda ref: ref.hash not in tree, self.history.upwards(ancestor.number)))
         parent: bytes | None = None
         for ref in unheld:
             self._reference(ref, parent)
             parent = ref.hash
-        lowest = tree.get(self._history.at(ancestor.number + len(unheld)))
+        lowest = tree.get(self.history.at(ancestor.number + len(unheld)))
         if lowest is not None and lowest.parent is None and parent is not None:
             tree.set_parent(lowest, parent)  # it was never re-read after a resume
         self._lifted[ancestor.hash] = ancestor.number
@@ -364,7 +342,7 @@ class Orderer:
         Returns by how many blocks.
         """
         held = {node.hash: node.parent for node in self._tree if node.delivered and node.parent is not None}
-        return self._history.recall({**parents, **held}, self._root)
+        return self.history.recall({**parents, **held}, self._root)
 
     # --- insertion -------------------------------------------------------------------------------------------
 
@@ -376,7 +354,7 @@ class Orderer:
             and item.hash not in tree
             and not tree.is_parent(head.hash)
             and not tree.is_parent(item.hash)
-            and self._admission.refusal(item) is None
+            and self.admission.refusal(item) is None
         )
 
     def _extend(self, node: Node) -> ChainUpdate:
@@ -396,9 +374,9 @@ class Orderer:
 
     def _admits(self, block: BlockHeader) -> bool:
         """True for a block that may be held; the others are reported."""
-        if (reason := self._admission.refusal(block)) is not None:
+        if (reason := self.admission.refusal(block)) is not None:
             self._refuse(block, reason)
-        elif (reason := self._admission.too_low(block, self._floor)) is not None:
+        elif (reason := self._too_low(block)) is not None:
             self._report_low(BlockRef(block.number, block.hash), reason)
         else:
             return True
@@ -435,8 +413,7 @@ class Orderer:
 
     def _fill(self, node: Node, new: Node, item: BlockHeader) -> list[Node]:
         """Add the content of a block of which only the reference was held, or that was delivered without."""
-        first = self._admission.first
-        if node.item is not None or (first is not None and node.number < first):
+        if node.item is not None or (self._chosen is not None and node.number < self._chosen):
             return []
         if not self._belongs(node, item):
             self._reports.append(Quarantined(item.hash, item.number, "its Batch contradicts the delivered block"))
@@ -513,6 +490,24 @@ class Orderer:
     # --- the delivered chain ---------------------------------------------------------------------------------
 
     @property
+    def _chosen(self) -> int | None:
+        """The number of the first block, where it was chosen: lower ones were never delivered and never will be."""
+        return None if self._start_configured or self.start is None else self.start.number
+
+    @property
+    def _root(self) -> int:
+        """The number of the lowest block that can be a fork point, 0 before the start is chosen."""
+        return 0 if self.start is None else self.start.number - (not self._start_configured)
+
+    def _too_low(self, block: BlockHeader) -> str | None:
+        """The reason to prune a block for its number, None when there is none."""
+        if block.number < self._floor:
+            return "farther below the head than the reorg threshold"
+        if self._chosen is not None and block.number < self._chosen:
+            return "below the first block of this stream"
+        return None
+
+    @property
     def _floor(self) -> int:
         """Blocks with a lower number are not held."""
         if self._head is None:
@@ -530,18 +525,14 @@ class Orderer:
         return updates
 
     def _begin(self, lowest: Node) -> list[ChainUpdate]:
-        self._set_start(BlockRef(lowest.number, lowest.hash))
+        self.start = BlockRef(lowest.number, lowest.hash)
         # The start's parent stands in for the head until the first update, and is never delivered.
         root = self._head = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
-        self._history.append(root)
+        self.history.append(root)
         fresh = self._link_down(root)
         updates = self._move(root, climb(self._tree, lowest))
         self._add_to_side(fresh)
         return updates
-
-    def _set_start(self, start: BlockRef) -> None:
-        self.start, self._root = start, start.number - 1
-        self._admission.first = start.number
 
     def _move(self, head: Node, tip: Node) -> list[ChainUpdate]:
         """Make a linked block the head, unless finality forbids it.
@@ -560,7 +551,7 @@ class Orderer:
             node.missing = node.missing and node.item is None  # it returns with the content held by then
             self._last_states[node.hash] = "removed"
         self._add_to_side(old)
-        self._history.cut(len(old))
+        self.history.cut(len(old))
         new.reverse()
         step = len(new) if old or self._settings.max_update is None else self._settings.max_update
         updates = []
@@ -574,7 +565,7 @@ class Orderer:
         for node in nodes:
             node.delivered = True
             self._side.discard(node)
-            self._history.append(node)
+            self.history.append(node)
             if node.item is not None:
                 self._final.delivered(node.item)
         self._head = nodes[-1]
@@ -593,7 +584,7 @@ class Orderer:
     def _evict(self, pool: Pool, reason: str) -> None:
         for node in pool.surplus():
             self._remove(node)
-            self._reports.append(Evicted(BlockRef(node.number, node.hash), node.parent or b"", node.positions, reason))
+            self._reports.append(Overflow(node.hash, node.number, node.positions, reason, node.parent or b""))
             self._last_states[node.hash] = f"evicted: {reason}"
 
     def _prune(self) -> None:
@@ -630,7 +621,7 @@ class Orderer:
         for current in pending:
             self._reports.append(Quarantined(current.hash, current.number, reason))
             self._last_states[current.hash] = f"refused: {reason}"
-            self._admission.refused[current.hash] = None
+            self.admission.refused[current.hash] = None
             above = [child for child in self._tree.children(current.hash) if not child.linked]
             for child in above:
                 self._remove(child)
@@ -646,7 +637,7 @@ class Orderer:
         node, head, start = self._tree.get(block_hash), self._head, self.start
         if node is None or node.linked or head is None or start is None or start.number < self._floor:
             return
-        unlinkable = start.number if self._admission.first is not None else start.number - 1
+        unlinkable = start.number - 1 if self._start_configured else start.number
         report = self._start_forks.found(node, head, start, unlinkable)
         if report is not None:
             self._reports.append(report)

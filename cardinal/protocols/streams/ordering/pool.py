@@ -5,23 +5,11 @@ Adding, removing and evicting cost the logarithm of the blocks held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 from cardinal.protocols.streams.lazy import LazyHeap
-from cardinal.protocols.streams.types import BlockRef, Partition
 
 from .forktree import Node, Rank
-
-
-@dataclass(frozen=True, slots=True)
-class Evicted:
-    """A complete block that the orderer evicted because too many were held; the chain may need it later."""
-
-    ref: BlockRef
-    parent: bytes
-    positions: Mapping[Partition, int]
-    reason: str
 
 
 class Pool:

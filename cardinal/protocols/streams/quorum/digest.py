@@ -10,41 +10,17 @@ Rules:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from struct import pack
-from typing import Final, cast
+from typing import cast
 
+from cardinal.protocols.streams.assembly.divergence import Volatile
 from cardinal.protocols.streams.assembly.window import RecentBlock
 from cardinal.protocols.streams.events import Completed
 from cardinal.protocols.streams.payload import PathMap, Payload
-from cardinal.protocols.streams.types import Partition, path_bytes, path_expression
-
-_ALTERNATIVES: Final = re.compile(r"\||\(\?")
-"""Syntax that lets an expression that begins with an anchor match elsewhere."""
-
-
-class Volatile:
-    """The paths whose values may differ between producers: one of these expressions is found in them."""
-
-    def __init__(self, expressions: Iterable[str]) -> None:
-        self._tests = [_test(source) for source in expressions]
-
-    def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """The volatile ones of these paths; every path of every block is tested, so many are tested at once."""
-        if not self._tests:
-            return set()
-        texts = [path.decode("utf-8", "surrogateescape") for path in paths]
-        return {path for test in self._tests for path, text in zip(paths, texts, strict=True) if test(text)}
-
-
-def _test(source: str) -> Callable[[str], object]:
-    pattern = path_expression(source)
-    if source.startswith("^") and not _ALTERNATIVES.search(source):
-        return pattern.match  # the same result, without a search at every position of the path
-    return pattern.search
+from cardinal.protocols.streams.types import Partition, path_bytes
 
 
 @dataclass(frozen=True, slots=True)

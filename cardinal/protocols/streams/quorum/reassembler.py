@@ -16,18 +16,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, TypeAlias, cast
 
 from cardinal.protocols.streams.assembly.block import OpenBlock
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
-from cardinal.protocols.streams.assembly.evicted import EvictedBlocks, Link
+from cardinal.protocols.streams.assembly.evicted import Link
 from cardinal.protocols.streams.assembly.reassembler import Reassembler
 from cardinal.protocols.streams.assembly.window import Bounds, RecentBlock, RecentBlocks, distance
 from cardinal.protocols.streams.events import (
-    BlockHeader,
     Completed,
     Divergence,
     Explanation,
@@ -42,10 +40,8 @@ from cardinal.protocols.streams.types import BlockRef, Partition, Routed, Row, l
 from cardinal.protocols.streams.wire.keys import HASH_END, block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 
-from .attribution import Attribution, check_quorum, parse_policy
-from .digest import Volatile, Vote, vote_of
-
-__all__ = ["Assembler", "QuorumReassembler", "parse_policy"]
+from .attribution import Attribution, check_quorum
+from .digest import Vote, vote_of
 
 _BOUNDS: Final = Bounds()
 _SUPPLIED: Final = -1
@@ -70,7 +66,6 @@ class QuorumProducer:
         self._numbers: LazyHeap[int, bytes] = LazyHeap()
         self._lowest: dict[Partition, int] = {}
         self._withdrawn = 0
-        self._vote_bytes = 0
         self.wanted: Container[bytes] = ()
         """Hashes of blocks that are re-read because the chain needs them: they are evicted last."""
 
@@ -88,7 +83,6 @@ class QuorumProducer:
         """Hold a vote; returns those that are evicted for it, those farthest from the head first."""
         self.votes[block_hash] = vote
         self._numbers.put(block_hash, vote.number)
-        self._vote_bytes += _size(vote)
         self._lowest = lowest(self._lowest, vote.positions)
         if len(self.votes) <= self._most:
             return []
@@ -107,7 +101,6 @@ class QuorumProducer:
         if vote is not None:
             self._numbers.discard(block_hash)
             self._withdrawn += 1
-            self._vote_bytes -= _size(vote)
 
     def pop_below(self, number: int) -> list[tuple[bytes, Vote]]:
         """Remove the votes for blocks with a lower number; returns them, the lowest first."""
@@ -131,12 +124,8 @@ class QuorumProducer:
     @property
     def held_bytes(self) -> int:
         """Bytes of its copies and votes."""
-        return self.own.held_bytes + self._vote_bytes
-
-
-def _size(vote: Vote) -> int:
-    """Bytes that a vote costs."""
-    return _VOTE_OVERHEAD + _PARTITION_OVERHEAD * len(vote.positions)
+        positions = sum(len(vote.positions) for vote in self.votes.values())
+        return self.own.held_bytes + _VOTE_OVERHEAD * len(self.votes) + _PARTITION_OVERHEAD * positions
 
 
 @dataclass(slots=True, eq=False)
@@ -148,53 +137,41 @@ class Decision(RecentBlock):
 
 
 class QuorumReassembler:
-    """Blocks under assembly of several producers, ``k`` of which have to agree.
+    """Blocks under assembly of several producers, ``k`` of which have to agree. It has a Reassembler's methods.
 
-    It has a Reassembler's methods and arguments. ``producers``: the ids of those that count. ConfigurationError where
-    both cannot work together.
+    Arguments:
+        producers: the ids of those that count.
+        make: makes the Reassembler of one producer, for its share of the bounds. All are alike, and hold values.
+        bounds: of all producers together.
+
+    Raises:
+        ConfigurationError: ``k`` of these producers cannot agree.
+
     """
 
     def __init__(
         self,
         k: int,
         producers: Sequence[str],
-        tracked: Sequence[str] | None = None,
-        reorg_threshold: int = 128,
-        *,
-        prefixes: Iterable[str] = (),
-        volatile: Iterable[str] = (),
-        inline: bool = False,
-        deadline: int | None = None,
+        make: Callable[..., Reassembler] = Reassembler,
         bounds: Bounds = _BOUNDS,
-        evicted: EvictedBlocks | None = None,
     ) -> None:
         check_quorum(k, producers)
-        volatile = tuple(volatile)
-        make = partial(
-            Reassembler,
-            tracked,
-            reorg_threshold,
-            prefixes=tuple(prefixes),
-            volatile=volatile,
-            inline=inline,
-            deadline=deadline,
-            bounds=bounds.part(len(producers)),
-            evicted=evicted,
-        )
-        self._evicted = EvictedBlocks(0, most=0) if evicted is None else evicted
-        self._producers = [QuorumProducer(name, make(), bounds.votes) for name in producers]
+        share = bounds.part(len(producers))
+        self._producers = [QuorumProducer(name, make(bounds=share), bounds.votes) for name in producers]
+        own = self._producers[0].own
+        self._evicted = own.evicted
+        self._volatile = own.volatile
+        self._deadline = own.deadline
+        self._threshold = own.threshold
         self._k = k
         self._attribution = Attribution(producers)
-        self._volatile = Volatile(volatile)
-        self._threshold = reorg_threshold
-        self._deadline = max(1, reorg_threshold // 4) if deadline is None else deadline
-        self._decided = RecentBlocks(2 * reorg_threshold, 0)
+        self._decided: RecentBlocks[Decision] = RecentBlocks(2 * self._threshold, 0)
         self._due: LazyHeap[int, bytes] = LazyHeap()
         self._reported: BoundedDict[bytes, None] = BoundedDict(_REPORTED_MAX)
         self._completed = 0
         self._past = 0
         """The chain is past blocks with a lower number."""
-        self._trimmed = -1
         self._head = -1
 
     # --- records ---------------------------------------------------------------------------------------------
@@ -240,7 +217,7 @@ class QuorumReassembler:
         return events
 
     def _feed(self, index: int, run: list[Row], events: list[ReassemblyEvent]) -> None:
-        decision = self._decision(run[0][3][1:HASH_END])
+        decision = self._decided.get(run[0][3][1:HASH_END])
         if decision is None or decision.agreed:
             self._take(index, self._producers[index].own.receive(run), events)
 
@@ -266,7 +243,7 @@ class QuorumReassembler:
         """A producer's copy is complete."""
         block = event.payload
         vote = vote_of(event, cast("RecentBlock", self._producers[index].own.held(block.hash)), self._volatile)
-        decision = self._decision(block.hash)
+        decision = self._decided.get(block.hash)
         if decision is not None:
             if vote.digest != decision.digest:
                 events += self._differences(block.hash, decision, index, vote)
@@ -322,9 +299,6 @@ class QuorumReassembler:
         """The votes for a block, by producer."""
         found = ((index, producer.votes.get(block_hash)) for index, producer in enumerate(self._producers))
         return {index: vote for index, vote in found if vote is not None}
-
-    def _decision(self, block_hash: bytes) -> Decision | None:
-        return cast("Decision | None", self._decided.get(block_hash))
 
     def _is_held(self, block_hash: bytes) -> bool:
         """True when an undecided block has a copy, complete or not."""
@@ -392,21 +366,21 @@ class QuorumReassembler:
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Prune copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
         self._head = number
-        head = number - number % max(1, self._threshold // 8)
-        if head == self._trimmed:
+        head = self._producers[0].own.trim_point(number)
+        if head - self._threshold == self._past:
             return []
-        self._trimmed, self._past = head, head - self._threshold
+        self._past = head - self._threshold
         events: list[ReassemblyEvent] = []
         for block_hash, decided in self._decided.head_moved(head):
             # A copy without a Batch has no number of its own: it is pruned with its block.
             for index, producer in enumerate(self._producers):
                 if producer.open(block_hash) is not None:
-                    events += self._differences(block_hash, cast("Decision", decided), index, None)
+                    events += self._differences(block_hash, decided, index, None)
                     producer.own.abandon(block_hash, "its block was decided")
                     producer.own.forget(block_hash)
         for index, producer in enumerate(self._producers):
             for stale in cast("list[Stale]", producer.own.head_moved(number)):
-                decision = self._decision(stale.block.hash)
+                decision = self._decided.get(stale.block.hash)
                 if decision is None:
                     events.append(replace(stale, producer=producer.name))
                 else:
@@ -441,10 +415,6 @@ class QuorumReassembler:
         votes = {(vote.parent, vote.number) for vote in self._votes(block_hash).values()}
         return votes.union(*(producer.own.links_of(block_hash) for producer in self._producers))
 
-    def headers(self) -> list[BlockHeader]:
-        """The headers of all open blocks on which k producers' Batches agree."""
-        return [header for one in self.open_blocks() if (header := self.header_of(one)) is not None]
-
     def _batches(self, block_hash: bytes) -> Counter[tuple[int, bytes, int]]:
         """Number, parent and weight by the Batches of an undecided block, and the count of producers for each."""
         found: Counter[tuple[int, bytes, int]] = Counter()
@@ -457,7 +427,7 @@ class QuorumReassembler:
 
     def number_of(self, block_hash: bytes) -> int | None:
         """The number of a block: before delivery the lowest of any producer's Batch; None without a Batch."""
-        decision = self._decision(block_hash)
+        decision = self._decided.get(block_hash)
         if decision is not None:
             return decision.number
         return min((number for number, _, _ in self._batches(block_hash)), default=None)
@@ -468,12 +438,6 @@ class QuorumReassembler:
         return max(producer.fullness for producer in self._producers)
 
     @property
-    def lowest_open(self) -> int | None:
-        """The lowest number of an open block by its Batches; None without one."""
-        numbers = map(self.number_of, self.open_blocks())
-        return min((number for number in numbers if number is not None), default=None)
-
-    @property
     def held_bytes(self) -> int:
         """Bytes of all copies and votes."""
         return sum(producer.held_bytes for producer in self._producers)
@@ -481,7 +445,7 @@ class QuorumReassembler:
     def explain(self, block_hash: bytes) -> Explanation:
         """The state of a block and what it lacks; the reason has the state of every producer's copy."""
         copies = [producer.own.explain(block_hash) for producer in self._producers]
-        decision = self._decision(block_hash)
+        decision = self._decided.get(block_hash)
         if decision is not None:
             others = [(at, copy) for at, copy in enumerate(copies) if at not in decision.agreed]
             said = [f"the copy of {self._names([at])} is {one.state}" for at, one in others if one.state != "unknown"]

@@ -123,14 +123,10 @@ def _encode_sub_batch_msg(message: SubBatchMsg) -> tuple[bytes, bytes]:
     return key, encode_content(message.deletes, message.updates)
 
 
-def _encode_batch_msg(message: BatchMsg) -> tuple[bytes, bytes]:
+def _encode_batch_msg(message: BatchMsg | BatchDeleteMsg) -> tuple[bytes, bytes]:
     _need_hash("hash", message.hash)
-    return block_key(BATCH_MSG, message.hash, _path("path", message.path)), message.value
-
-
-def _encode_batch_delete_msg(message: BatchDeleteMsg) -> tuple[bytes, bytes]:
-    _need_hash("hash", message.hash)
-    return block_key(BATCH_DELETE_MSG, message.hash, _path("path", message.path)), b""
+    kind, value = (BATCH_MSG, message.value) if isinstance(message, BatchMsg) else (BATCH_DELETE_MSG, b"")
+    return block_key(kind, message.hash, _path("path", message.path)), value
 
 
 def _encode_reorg(message: Reorg | ReorgComplete) -> tuple[bytes, bytes]:
@@ -167,21 +163,16 @@ def _encode_ping(message: Ping) -> tuple[bytes, bytes]:
     return bytes((PING,)) + message.producer_id, value
 
 
-def _encode_heartbeat(message: Heartbeat) -> tuple[bytes, bytes]:
-    del message
-    return b"", b""
-
-
 _ENCODERS: Final[dict[type, Callable[[Any], tuple[bytes, bytes]]]] = {
     Batch: _encode_batch,
     SubBatchHeader: _encode_header,
     SubBatchMsg: _encode_sub_batch_msg,
     BatchMsg: _encode_batch_msg,
-    BatchDeleteMsg: _encode_batch_delete_msg,
+    BatchDeleteMsg: _encode_batch_msg,
     Reorg: _encode_reorg,
     ReorgComplete: _encode_reorg,
     Ping: _encode_ping,
-    Heartbeat: _encode_heartbeat,
+    Heartbeat: lambda _heartbeat: (b"", b""),
 }
 
 
@@ -204,13 +195,18 @@ def _decode_batch(key: bytes, value: bytes) -> Batch:
     return Batch(key[1:], fields.number, fields.weight, fields.parent, updates)
 
 
-def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
+def sub_batch_count(key: bytes, value: bytes) -> int:
+    """The number of parts that a SubBatchHeader announces. DecodeError where it is malformed."""
     if len(key) != ID_END:
         raise DecodeError("a SubBatchHeader's key is its type, a hash and an id")
     count = avro.read_int(value)
     if count < 0:
         raise DecodeError(f"the count {count} of a sub batch is negative")
-    return SubBatchHeader(key[1:HASH_END], key[HASH_END:], count)
+    return count
+
+
+def _decode_header(key: bytes, value: bytes) -> SubBatchHeader:
+    return SubBatchHeader(key[1:HASH_END], key[HASH_END:], sub_batch_count(key, value))
 
 
 def sub_batch_index(key: bytes) -> int:
@@ -233,28 +229,11 @@ def _decode_sub_batch_msg(key: bytes, value: bytes) -> SubBatchMsg:
     )
 
 
-def _decode_batch_msg(key: bytes, value: bytes) -> BatchMsg:
-    return BatchMsg(key[1:HASH_END], path_text(key[HASH_END:]), value)
-
-
-def _decode_batch_delete_msg(key: bytes, value: bytes) -> BatchDeleteMsg:
-    del value
-    return BatchDeleteMsg(key[1:HASH_END], path_text(key[HASH_END:]))
-
-
-def _reorg_number(key: bytes, value: bytes) -> int:
+def _decode_reorg(key: bytes, value: bytes) -> Reorg | ReorgComplete:
     number = avro.read_int(value)
     if len(key) != HASH_END or number < 0:
         raise DecodeError("a Reorg message is a hash and a number of 0 or more")
-    return number
-
-
-def _decode_reorg(key: bytes, value: bytes) -> Reorg:
-    return Reorg(key[1:], _reorg_number(key, value))
-
-
-def _decode_reorg_complete(key: bytes, value: bytes) -> ReorgComplete:
-    return ReorgComplete(key[1:], _reorg_number(key, value))
+    return Reorg(key[1:], number) if key[0] == REORG else ReorgComplete(key[1:], number)
 
 
 def _decode_ping(key: bytes, value: bytes) -> Ping:
@@ -276,10 +255,10 @@ _DECODERS: Final[dict[int, Callable[[bytes, bytes], Message]]] = {
     BATCH: _decode_batch,
     SUB_BATCH_HEADER: _decode_header,
     SUB_BATCH_MSG: _decode_sub_batch_msg,
-    BATCH_MSG: _decode_batch_msg,
-    BATCH_DELETE_MSG: _decode_batch_delete_msg,
+    BATCH_MSG: lambda key, value: BatchMsg(key[1:HASH_END], path_text(key[HASH_END:]), value),
+    BATCH_DELETE_MSG: lambda key, _value: BatchDeleteMsg(key[1:HASH_END], path_text(key[HASH_END:])),
     REORG: _decode_reorg,
-    REORG_COMPLETE: _decode_reorg_complete,
+    REORG_COMPLETE: _decode_reorg,
     PING: _decode_ping,
 }
 
