@@ -58,7 +58,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
     from types import TracebackType
 
     from cardinal.apps import Application
@@ -134,45 +134,43 @@ class Consumer:
             batches_alone=options.content == "ranges" and not options.skip,
         )
         try:
-            follower, ends = self._begin(settings, start if cursor is None else cursor)
+            follower = self._begin(settings, start if cursor is None else cursor)
         except BaseException:
             self._reader.close()
             raise
-        self._health = Health(self._reader.main, self._reader.main.positions(), ends)
+        self._health = Health(self._reader.watermarks, self._reader.positions())
         self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
         self._name = f"{self.app.chain} at {url}"
         self._away_since: float | None = None
 
-    def _begin(
-        self, settings: FollowerSettings, start: str | Cursor | int | datetime
-    ) -> tuple[Follower, dict[Partition, int]]:
-        main = self._reader.main
+    def _begin(self, settings: FollowerSettings, start: str | Cursor | int | datetime) -> Follower:
+        reader = self._reader
+        reader.watermarks.query()
         if isinstance(start, Cursor):
-            alone = self._reader.alone
-            follower = Follower(settings, start if alone is None else alone.resumed(start))
+            follower = Follower(settings, start if reader.alone is None else reader.alone.resumed(start))
             # Channels that the cursor was reading are looked at first: their records count for what can be resumed.
-            self._reader.channels.resume(follower.channels, start.floor)
-            marks = self._reader.marks()
-            begin = follower.begin_at(marks)
-            main.assign({tp: begin[tp] for tp in main.partitions()})
+            reader.channels.resume(follower.channels, start.floor)
+            begin: Mapping[Partition, int] = follower.begin_at(reader.marks())
         else:
             beginning = self._beginning(start)
             follower = Follower(replace(settings, start=beginning.below, start_weight=beginning.weight))
-            marks = self._reader.marks()
-            follower.begin_at(marks)
-            main.assign(beginning.positions)
-        return follower, {tp: high for tp, (_, high) in marks.items()}
+            begin = beginning.positions
+            follower.begin_at(reader.marks())
+        reader.main.assign({tp: at for tp, at in begin.items() if tp in reader.watermarks.newest})
+        return follower
 
     def _beginning(self, start: str | int | datetime) -> Beginning:
-        main = self._reader.main
+        reader = self._reader
         if isinstance(start, datetime):
-            return at_time(main, self.app, start)
+            return at_time(reader.main, self.app, start)
         if isinstance(start, int):
-            with contextlib.closing(self._reader.searching()) as searching:
-                return at_number(searching, self.app, start, self.app.reorg_threshold)
+            with contextlib.closing(reader.searching()) as searching:
+                beginning = at_number(searching, self.app, start, self.app.reorg_threshold)
+            reader.watermarks.query()  # a block that was found lies below them
+            return beginning
         at_end = start == "latest"
-        return Beginning({tp: high if at_end else low for tp, (low, high) in main.watermarks().items()})
+        return Beginning({tp: high if at_end else low for tp, (low, high) in reader.watermarks.newest.items()})
 
     def __enter__(self) -> Self:
         return self
@@ -285,7 +283,7 @@ class Consumer:
 
     @property
     def last_read_at(self) -> float:
-        """Time of the last records or watermarks from the server, in seconds of ``time.monotonic()``.
+        """Time of the last records, or of the last request that the server answered, by ``time.monotonic()``.
 
         At least every few seconds while somebody iterates; ``time.monotonic() - consumer.last_read_at`` is its age.
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal.consuming.lookup import Found, read_batches
 from cardinal.errors import UnreachableError
@@ -21,17 +21,14 @@ from cardinal.protocols.streams.publishing.sealing import BEFORE_BATCH_MS
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
-from cardinal.transports.base import Source
 from cardinal.transports.read_range import finish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from cardinal.consuming.watermarks import Watermarks
     from cardinal.protocols.streams.cursor import Cursor
-    from cardinal.protocols.streams.types import Partition, Record, Row
-    from cardinal.transports.base import Capabilities
-
-_NONE: Final[dict[Partition, int]] = {}
+    from cardinal.protocols.streams.types import Partition, Row
 
 
 def only_of_log(rows: Iterable[Row], log: str) -> list[Row]:
@@ -50,24 +47,26 @@ def _without_ranges(row: Row) -> Row:
     return (*row[:6], tuple(header for header in row[6] if header[0] != RANGES_HEADER))
 
 
-class BatchesAlone(Source):
-    """Source of one topic of another source, until it is widened to the application's ``topics``."""
+class BatchesAlone:
+    """Reading of the default topic, until it is widened to the application's ``topics``: these are hidden meanwhile."""
 
-    def __init__(self, source: Source, topics: Iterable[str], default_topic: str) -> None:
-        self._source = source
-        self._hidden = frozenset(topics) - {default_topic}
-        self._kept: Mapping[Partition, int] = _NONE
+    def __init__(self, watermarks: Watermarks, topics: Iterable[str], default_topic: str) -> None:
+        self._watermarks = watermarks
+        self._source = watermarks.source
+        watermarks.hidden = frozenset(topics) - {default_topic}
         self._since: int | None = None
         self._times: dict[Partition, int] = {}
-        self._ends: Mapping[Partition, int] = _NONE
+        self._ends: dict[Partition, int] = {}
 
     def resumed(self, cursor: Cursor) -> Cursor:
         """The cursor to resume from: without the partitions that are not read, or as it was, and all are read."""
-        read_all = any(topic in self._hidden for topic, _ in cursor.next)
+        hidden = self._watermarks.hidden
+        read_all = any(topic in hidden for topic, _ in cursor.next)
         if read_all and cursor.ring and not self._names_all(cursor):
-            self._hidden = frozenset()
+            self._watermarks.hidden = frozenset()
+            self._watermarks.query()
             return cursor
-        following = {tp: at for tp, at in cursor.next.items() if tp[0] not in self._hidden}
+        following = {tp: at for tp, at in cursor.next.items() if tp[0] not in hidden}
         return replace(cursor, next=following, floor={tp: cursor.floor[tp] for tp in following})
 
     def checked(self, rows: Sequence[Row]) -> list[Row]:
@@ -86,7 +85,7 @@ class BatchesAlone(Source):
     @property
     def must_widen(self) -> bool:
         """True if the other topics are needed and not yet read."""
-        return self._since is not None and bool(self._hidden)
+        return self._since is not None and bool(self._watermarks.hidden)
 
     @property
     def can_widen(self) -> bool:
@@ -100,19 +99,19 @@ class BatchesAlone(Source):
         if not self.must_widen and self._ends:
             positions = self._source.positions()
             if all(positions.get(tp, 0) >= end for tp, end in self._ends.items()):
-                self._ends = _NONE
+                self._ends = {}
         return not self.must_widen and not self._ends
 
     def widen(self) -> bool:
         """Read the other topics too; False while the server does not answer. Nothing is paused after it."""
         with contextlib.suppress(UnreachableError):
-            source, hidden = self._source, self._hidden
+            source, hidden = self._source, self._watermarks.hidden
             since = min(self._since or 0, *self._times.values())
             begin = source.offsets_for_time(max(0, since - BEFORE_BATCH_MS))
             ends = {tp: high for tp, (_, high) in source.watermarks().items() if tp[0] in hidden}
             source.assign(source.positions() | {tp: at for tp, at in begin.items() if tp[0] in hidden})
-            self._hidden, self._ends = frozenset(), ends
-        return not self._hidden
+            self._watermarks.hidden, self._ends = frozenset(), ends
+        return not self._watermarks.hidden
 
     def _counts(self, batch: Row) -> bool:
         """True if a Batch's ranges are of this log and retained; the first Batch without any is noted."""
@@ -120,13 +119,14 @@ class BatchesAlone(Source):
         if named is None or not named.log or named.log != self._source.capabilities.log:
             self._since = batch[5] if self._since is None else min(self._since, batch[5])
             return False
-        return all(low >= self._kept.get(tp, 0) for tp, (low, _) in named.ranges.items())
+        starts = self._watermarks.starts
+        return all(low >= starts.get(tp, 0) for tp, (low, _) in named.ranges.items())
 
     def _names_all(self, cursor: Cursor) -> bool:
         """True if all Batches between the floor of a cursor and its position name their ranges."""
         begin: dict[Partition, int] = {}
         end: dict[Partition, int] = {}
-        for tp, (low, high) in self.watermarks().items():
+        for tp, (low, high) in self._watermarks.newest.items():
             floor, following = max(low, cursor.floor.get(tp, high)), min(high, cursor.next.get(tp, low))
             if floor < following:
                 begin[tp], end[tp] = floor, following
@@ -139,58 +139,3 @@ class BatchesAlone(Source):
         named, self._since = self._since is None, None
         self._times.clear()
         return named
-
-    # --- the source ----------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See :meth:`cardinal.transports.base.Source.capabilities`."""
-        return self._source.capabilities
-
-    def partitions(self) -> tuple[Partition, ...]:
-        """Those that are read: see :class:`cardinal.transports.base.Source`."""
-        return self._read(self._source.partitions())
-
-    def assign(self, positions: Mapping[Partition, int]) -> None:
-        """See :meth:`cardinal.transports.base.Source.assign`."""
-        self._source.assign(positions)
-
-    def pause(self, partitions: Iterable[Partition]) -> None:
-        """See :meth:`cardinal.transports.base.Source.pause`."""
-        self._source.pause(partitions)
-
-    def poll(self, limit: int, timeout: float) -> list[Record]:
-        """See :meth:`cardinal.transports.base.Source.poll`."""
-        return self._source.poll(limit, timeout)
-
-    def poll_rows(self, limit: int, timeout: float) -> Sequence[Row]:
-        """See :meth:`cardinal.transports.base.Source.poll_rows`."""
-        return self._source.poll_rows(limit, timeout)
-
-    def positions(self) -> dict[Partition, int]:
-        """See :meth:`cardinal.transports.base.Source.positions`."""
-        return self._source.positions()
-
-    def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """Those of what is read: see :meth:`cardinal.transports.base.Source.watermarks`."""
-        return self._marks(self._source.watermarks())
-
-    def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
-        """Those of what is read: see :meth:`cardinal.transports.base.Source.offsets_for_time`."""
-        found = self._source.offsets_for_time(timestamp_ms)
-        return {tp: found[tp] for tp in self._read(found)}
-
-    def close(self) -> None:
-        """See :meth:`cardinal.transports.base.Source.close`."""
-        self._source.close()
-
-    def at_end(self) -> frozenset[Partition]:
-        """See :meth:`cardinal.transports.base.Source.at_end`."""
-        return self._source.at_end()
-
-    def _read(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
-        return tuple(tp for tp in partitions if tp[0] not in self._hidden)
-
-    def _marks(self, marks: dict[Partition, tuple[int, int]]) -> dict[Partition, tuple[int, int]]:
-        self._kept = {tp: low for tp, (low, _) in marks.items()}
-        return {tp: marks[tp] for tp in self._read(marks)}

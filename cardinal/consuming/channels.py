@@ -13,20 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cardinal._concurrency import run_in_thread
-from cardinal.consuming.new_partitions import NewPartitions
-from cardinal.errors import CursorExpiredError, TopicError, TransportError, UnreachableError
+from cardinal.consuming.watermarks import Watermarks
+from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
+    from cardinal.consuming.watermarks import Marks
     from cardinal.protocols.streams.types import Partition, Row
     from cardinal.transports import Source
 
     Opened = tuple[Source, dict[Partition, int]]
 
 LOOK_SECONDS: Final = 1.0
-"""Between two looks for a channel that does not exist yet, and for its partitions."""
+"""Between two looks for a channel that does not exist yet."""
 _RECORDS: Final = 2_000
 
 
@@ -38,43 +39,37 @@ class Channels:
 
     def __init__(self, open_channel: Callable[[str], Source]) -> None:
         self._open_channel = open_channel
-        self._sources: dict[str, Source] = {}
-        self._new_partitions: dict[str, NewPartitions] = {}
-        self._absent: dict[str, UnreachableError | None] = {}
-        """Channels that are not read. An error: no server says whether it exists."""
+        self._read: dict[str, Watermarks] = {}
+        """Of the channels that are read."""
+        self._absent: dict[str, bool] = {}
+        """Channels that are not read. True: no server says whether it exists."""
         self._opening: dict[str, Future[Opened]] = {}
         self._looked = 0.0
 
-    def watermarks(self) -> dict[Partition, tuple[int, int]]:
-        """The lowest retained offset and the one after the highest; on any thread.
-
-        UnreachableError where a server is away.
-        """
-        for error in filter(None, [*self._absent.values()]):
-            raise error
+    def watermarks_after(self, moment: float) -> Marks | None:
+        """Those of all channels, requested after this moment; None: not answered yet. Raises as the sources do."""
         marks: dict[Partition, tuple[int, int]] = {}
-        for topic, source in [*self._sources.items()]:
-            try:
-                marks |= source.watermarks()
-            except (TopicError, CursorExpiredError):
-                continue  # the next poll ends it
-            except TransportError:
-                if topic in self._sources:  # else it was closed meanwhile
-                    raise
-        return marks
+        answered = not any(self._absent.values())
+        for topic, watermarks in [*self._read.items()]:
+            with self._may_end(topic):
+                if (answer := watermarks.after(moment)) is None:
+                    answered = False
+                else:
+                    marks |= answer
+        return marks if answered else None
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of each."""
-        positions: dict[Partition, int] = {(topic, 0): 0 for topic, error in self._absent.items() if error is not None}
-        for source in self._sources.values():
-            positions |= source.positions()
+        positions: dict[Partition, int] = {(topic, 0): 0 for topic, may_exist in self._absent.items() if may_exist}
+        for watermarks in self._read.values():
+            positions |= watermarks.source.positions()
         return positions
 
     def poll(self) -> Iterator[list[Row]]:
         """The records that have arrived, channel by channel: those of one count when the next one fails."""
-        for topic, source in [*self._sources.items()]:
+        for topic, watermarks in [*self._read.items()]:
             with self._may_end(topic):
-                yield [*source.poll(_RECORDS, 0.0)]
+                yield [*watermarks.source.poll(_RECORDS, 0.0)]
 
     def resume(self, topics: Iterable[str], begin: Mapping[Partition, int]) -> None:
         """Read these from where a cursor needs them.
@@ -82,30 +77,31 @@ class Channels:
         UnreachableError where no server says whether a channel exists; one that does not would count as expired.
         """
         for topic in topics:
-            self._absent[topic] = None
-            with contextlib.suppress(TopicError, CursorExpiredError):
-                self._read(topic, self._open(topic), begin)
+            self._absent[topic] = False
+            with self._may_end(topic):
+                self._begin(topic, self._open(topic), begin)
+                self._read[topic].query()
 
     def follow(self, topics: Iterable[str]) -> None:
         """Read exactly these, new ones from their start."""
         wanted = set(topics)
-        for topic in (self._sources.keys() | self._absent.keys()) - wanted:
+        for topic in (self._read.keys() | self._absent.keys()) - wanted:
             self._close(topic)
             del self._absent[topic]
         if not wanted:
             return
         for topic in [topic for topic, opening in self._opening.items() if opening.done()]:
             self._take(topic, self._opening.pop(topic))
-        unseen = wanted - self._sources.keys() - self._absent.keys()
+        unseen = wanted - self._read.keys() - self._absent.keys()
         if not unseen and time.monotonic() - self._looked <= LOOK_SECONDS:
             return
         self._looked = time.monotonic()
         for topic in sorted(wanted):
-            if topic in self._sources:
+            if topic in self._read:
                 with self._may_end(topic):
-                    self._new_partitions[topic].look_now()
+                    self._read[topic].read_new_partitions()
             elif topic not in self._opening:
-                self._absent.setdefault(topic, UnreachableError("it is being opened", address=topic))
+                self._absent.setdefault(topic, True)
                 self._opening[topic] = run_in_thread(partial(self._open, topic), "cardinal-reorg-channel")
 
     def close(self) -> None:
@@ -124,15 +120,15 @@ class Channels:
 
     def _take(self, topic: str, opening: Future[Opened]) -> None:
         """Read a channel that was opened."""
-        self._absent[topic] = None
+        self._absent[topic] = False
         try:
-            self._read(topic, opening.result(), {})
-        except UnreachableError as error:
-            self._absent[topic] = error
+            self._begin(topic, opening.result(), {})
+        except UnreachableError:
+            self._absent[topic] = True
         except (TopicError, CursorExpiredError):
             pass  # looked for again
 
-    def _read(self, topic: str, opened: Opened, begin: Mapping[Partition, int]) -> None:
+    def _begin(self, topic: str, opened: Opened, begin: Mapping[Partition, int]) -> None:
         source, starts = opened
         try:
             source.assign({tp: max(first, begin.get(tp, first)) for tp, first in starts.items()})
@@ -140,8 +136,7 @@ class Channels:
             source.close()
             raise
         del self._absent[topic]
-        self._sources[topic] = source
-        self._new_partitions[topic] = NewPartitions(source, self._looked)
+        self._read[topic] = Watermarks(source)
 
     @contextlib.contextmanager
     def _may_end(self, topic: str) -> Iterator[None]:
@@ -152,10 +147,9 @@ class Channels:
             self._close(topic)
 
     def _close(self, topic: str) -> None:
-        self._absent[topic] = None
-        self._new_partitions.pop(topic, None)
-        if (source := self._sources.pop(topic, None)) is not None:
-            source.close()
+        self._absent[topic] = False
+        if (watermarks := self._read.pop(topic, None)) is not None:
+            watermarks.source.close()
         if (opening := self._opening.pop(topic, None)) is not None:
             opening.add_done_callback(_close_unwanted)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CursorExpiredError, DecodeError, UnreachableError
 from cardinal.protocols.streams.ordering.history import Parents
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cardinal.consuming.skiplist import Skipping
+    from cardinal.consuming.watermarks import Marks
     from cardinal.protocols.streams.types import BlockRef, Partition, Record
     from cardinal.transports import Source
     from cardinal.transports.registry import Topics
-
-    Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
 
 _POLL_RECORDS: Final = 1_000
 _NEAR: Final = 64
@@ -35,6 +35,8 @@ _NEAR: Final = 64
 _APART: Final = 16
 """Blocks for each partition of the Batches within which one is sure to come in every partition."""
 _ENDED: Final = object()
+_AWAY_SECONDS: Final = 1.0
+"""Until a server that was away is queried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +127,27 @@ class AncestorLookup:
         self._source: Source | None = None
         self._search: Search[None] | None = None
         self._range: tuple[int, BlockRef] | None = None
+        self._away_until = 0.0
         self.parents = Parents()
 
     def poll(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number; another one ends.
 
-        Returns hash to parent hash of what was found; None: not yet. Raises as opening and assigning a source does.
+        Returns hash to parent hash of what was found; None: not yet, or the server is away. Raises as opening and
+        assigning a source does.
         """
+        if time.monotonic() < self._away_until:
+            return None
         if self._range is not None and not (self._range[0] == number and lowest.number <= self._range[1].number):
             self.close()
         with contextlib.suppress(CursorExpiredError), contextlib.ExitStack() as failed:
             failed.callback(self.close)
-            if self._advance(number, lowest, timeout):
-                return self.parents.links
-            failed.pop_all()
+            try:
+                if self._advance(number, lowest, timeout):
+                    return self.parents.links
+                failed.pop_all()
+            except UnreachableError:
+                self._away_until = time.monotonic() + _AWAY_SECONDS
         return None
 
     def close(self) -> None:

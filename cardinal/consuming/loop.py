@@ -115,7 +115,7 @@ class Loop:
             reader.rewind(requests.rewind)
         if requests.history is None or (lowest := follower.orderer.history.lowest) is None:
             reader.lookup.close()
-        elif (parents := reader.older_batches(requests.history, lowest, timeout)) is not None:
+        elif (parents := reader.lookup.poll(requests.history, lowest, timeout)) is not None:
             self._take(follower.recall(parents))
 
     def _deliver(self) -> None:

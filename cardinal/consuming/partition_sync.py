@@ -10,30 +10,24 @@ partitions far ahead of the slowest one are paused, by the numbers of the blocks
 3. A message names its block, and the number of each block is known whose Batch was read. A block without a known number
    is above the Batches: each is one more than the one before, and higher than the slowest partition with Batches.
    Numbers may be false, or of late copies: the median of a few counts.
-4. Watermarks are queried, on another thread, only where a partition seems to be ahead.
+4. The ends of partitions are some seconds old: what came since does not count as something to deliver.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from cardinal._concurrency import run_in_thread
-from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable, Sequence
 
+    from cardinal.consuming.watermarks import Watermarks
     from cardinal.protocols.streams.types import Partition, Row
-    from cardinal.transports import Source
-
-    Marks = dict[Partition, tuple[int, int]]
 
 POLL_RECORDS: Final = 2_000
 """Of one poll. Five times as many were read 10 to 20 % slower: a call's result no longer fits the core's cache."""
@@ -149,18 +143,17 @@ class PartitionSync:
 
     """
 
-    def __init__(self, source: Source, capacity: int) -> None:
+    def __init__(self, watermarks: Watermarks, capacity: int) -> None:
         self.paused: frozenset[Partition] = frozenset()
         self.limit = POLL_RECORDS
-        self._source = source
+        self._watermarks = watermarks
+        self._source = source = watermarks.source
         self._window = max(1, capacity // _PART)
         self._heights = Heights()
         self._fullness: Callable[[], float] = lambda: 0.0
         self._apart = not source.capabilities.single_log
-        self._request: Future[Marks] | None = None
         self._looked = 0.0
         self._brought = 0
-        self._ends: dict[Partition, int] = {}
 
     def use(self, number_of: Callable[[bytes], int | None], fullness: Callable[[], float]) -> None:
         """Use these numbers of blocks, and this share (0 to 1) of the capacity for open blocks that is taken."""
@@ -172,10 +165,6 @@ class PartitionSync:
         self._brought = len(records)
         if self._apart:
             self._heights.read(records)
-
-    def end_at(self, marks: Mapping[Partition, tuple[int, int]]) -> None:
-        """Take note of the partitions' ends."""
-        self._ends |= {tp: high for tp, (_, high) in marks.items()}
 
     def pause(self) -> None:
         """Pause what is ahead by what was read before, which is assembled by now."""
@@ -190,8 +179,7 @@ class PartitionSync:
             return
         if due:
             self._looked = time.monotonic()
-            self._query_ends()
-        behind = {tp for tp, at in positions.items() if at < self._ends.get(tp, 0)}
+        behind = {tp for tp, (_, end) in self._watermarks.newest.items() if positions.get(tp, end) < end}
         paused = self.ahead(behind - ended)
         if paused != self.paused:
             self.paused = paused
@@ -210,12 +198,3 @@ class PartitionSync:
         """Pause nothing: the source reads from other offsets."""
         self._heights.clear()
         self.paused = frozenset()
-
-    def _query_ends(self) -> None:
-        """Query the partitions' ends, or take note of the last answer; a server that is away changes nothing."""
-        if self._request is None:
-            self._request = run_in_thread(self._source.watermarks, "cardinal-partition-ends")
-        elif self._request.done():
-            request, self._request = self._request, None
-            with contextlib.suppress(UnreachableError):
-                self.end_at(request.result())

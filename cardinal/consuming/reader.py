@@ -12,29 +12,25 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal._concurrency import run_in_thread
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.config.settings import find_url
 from cardinal.consuming.batches_alone import BatchesAlone, only_of_log
 from cardinal.consuming.channels import Channels
 from cardinal.consuming.lookup import AncestorLookup
-from cardinal.consuming.new_partitions import NewPartitions
 from cardinal.consuming.partition_sync import PartitionSync
 from cardinal.consuming.skiplist import Skipping
+from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import CardinalError, UnreachableError
 from cardinal.transports import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from concurrent.futures import Future
 
-    from cardinal.protocols.streams.types import BlockRef, Partition, Position, Row
+    from cardinal.consuming.watermarks import Marks
+    from cardinal.protocols.streams.types import Partition, Position, Row
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.registry import Topics
 
-    Marks = dict[Partition, tuple[int, int]]
-
-_AWAY_SECONDS: Final = 1.0
 _ANSWERS_AT_ONCE: Final = {"fetch.wait.max.ms": "5"}
 """A new assignment waits for the answer to the last request: a start at a number took 1.5 s with 100."""
 
@@ -53,8 +49,9 @@ class Reader:
         batches_alone: read nothing but Batches, as long as these name the ranges of the content.
 
     Attributes:
-        main: the stream's own topics.
-        alone: the main source, where content is left on its topics.
+        main: source of the stream's own topics.
+        watermarks: those of the main source, for everybody.
+        alone: set where content is left on its topics.
 
     """
 
@@ -76,17 +73,16 @@ class Reader:
         self._app, self._topics = app, topics
         self.skipping = Skipping(skip)
         self.main: Source = open_source(url, app, topics=topics, wait=wait)
+        self.watermarks = Watermarks(self.main)
         self.alone: BatchesAlone | None = None
         self._log = ""
         if batches_alone and self.main.capabilities.log:
             self._log = self.main.capabilities.log
-            self.main = self.alone = BatchesAlone(self.main, app.all_topics, app.default_topic)
-        self.sync = PartitionSync(self.main, room)
+            self.alone = BatchesAlone(self.watermarks, app.all_topics, app.default_topic)
+        self.sync = PartitionSync(self.watermarks, room)
         self._poll: Callable[[int, float], Sequence[Row]] = self.main.poll if whole else self.main.poll_rows
         self._without = without
-        self._request: Future[tuple[Marks, Marks]] | None = None
-        self._new_partitions = NewPartitions(self.main, time.monotonic(), lambda: self.main.pause(self.sync.paused))
-        self._away_until = 0.0
+        self._ends_requested: float | None = None
         self._rewind: Mapping[Partition, int] = {}
         self.channels = Channels(lambda topic: open_source(beside, app, topics=(topic,)))
         batches = (app.default_topic,)
@@ -101,35 +97,30 @@ class Reader:
     # --- positions -------------------------------------------------------------------------------------------
 
     def marks(self) -> Marks:
-        """The lowest offset that is kept and the one after the highest, of every partition, channels included."""
-        marks = self.main.watermarks()
-        self.sync.end_at(marks)
-        return marks | self.channels.watermarks()
-
-    def ends(self) -> dict[Partition, int]:
-        """Current end of every partition; partitions that were added since are included, and read from now on.
-
-        A proof that nothing is left to read takes these, and positions that are read afterwards.
-        """
-        return self._ends(*self._query())
+        """The newest watermarks of every partition, channels included."""
+        return {**self.watermarks.newest, **(self.channels.watermarks_after(0.0) or {})}
 
     def request_ends(self) -> None:
-        """Request what :meth:`answered_ends` returns, unless a request is in flight."""
-        if self._request is None:
-            self._request = run_in_thread(self._query, "cardinal-reader-ends")
+        """Request what :meth:`answered_ends` returns, unless that is requested."""
+        if self._ends_requested is None:
+            self._ends_requested = now = time.monotonic()
+            self.watermarks.after(now)
+            self.channels.watermarks_after(now)
 
     def answered_ends(self) -> dict[Partition, int] | None:
-        """:meth:`ends` as they were after :meth:`request_ends`, or None.
+        """The end of every partition as it was after :meth:`request_ends`; None: not requested, or not answered yet.
 
-        None: not requested, not answered, or the server is unreachable.
+        Partitions that were added since are included, and read from now on. A proof that nothing is left to read takes
+        these, and positions that are read afterwards.
         """
-        if self._request is None or not self._request.done():
+        if (requested := self._ends_requested) is None:
             return None
-        request, self._request = self._request, None
-        try:
-            return self._ends(*request.result())
-        except UnreachableError:
+        main, channels = self.watermarks.after(requested), self.channels.watermarks_after(requested)
+        if main is None or channels is None:
             return None
+        self._ends_requested = None
+        self._read_new_partitions()
+        return {tp: end for tp, (_, end) in (*main.items(), *channels.items())}
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every partition that is read, channels included.
@@ -146,6 +137,7 @@ class Reader:
 
         Raises as the sources do.
         """
+        self._read_new_partitions()
         if self._rewind and not self._rewound():
             time.sleep(seconds)
             return []
@@ -154,7 +146,6 @@ class Reader:
                 time.sleep(seconds)
                 return []
             self.sync.rewound()
-        self._new_partitions.look(time.monotonic())
         self.sync.pause()
         records = self._poll_main(seconds)
         self.sync.read(records)
@@ -172,19 +163,6 @@ class Reader:
         """Read these partitions again from these offsets on, or from what is kept above them, with the next poll."""
         self._rewind = begin
 
-    def older_batches(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
-        """Advance the look-up of the chain from the lowest remembered block down to a number by one poll.
-
-        Returns hash to parent hash of what was found; None: not yet, call again at the next step.
-        """
-        if time.monotonic() < self._away_until:
-            return None
-        try:
-            return self.lookup.poll(number, lowest, timeout)
-        except UnreachableError:
-            self._away_until = time.monotonic() + _AWAY_SECONDS
-            return None
-
     def close(self) -> None:
         """Release every connection. May be called twice."""
         self.channels.close()
@@ -193,16 +171,9 @@ class Reader:
 
     # --- inside ----------------------------------------------------------------------------------------------
 
-    def _query(self) -> tuple[Marks, Marks]:
-        """Watermarks of the stream's own topics, new partitions included, and of channels; on any thread."""
-        self.main.partitions()
-        return self.main.watermarks(), self.channels.watermarks()
-
-    def _ends(self, main: Marks, channels: Marks) -> dict[Partition, int]:
-        """The partitions' ends; new ones are read from now on."""
-        self._new_partitions.add({tp: low for tp, (low, _) in main.items()})
-        self.sync.end_at(main)
-        return {tp: high for tp, (_, high) in (main | channels).items()}
+    def _read_new_partitions(self) -> None:
+        if self.watermarks.read_new_partitions():
+            self.main.pause(self.sync.paused)
 
     def _poll_main(self, seconds: float) -> list[Row]:
         rows = [*self._poll(self.sync.limit, seconds)]

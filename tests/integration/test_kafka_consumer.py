@@ -56,7 +56,7 @@ def test_it_begins_with_the_block_of_a_number_or_at_a_time(cardinal_broker: Embe
 def test_partitions_that_are_added_while_it_runs_are_read(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
@@ -92,7 +92,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
 
             monkeypatch.setattr(Cluster, what, noted)
         monkeypatch.setattr("cardinal.consuming.partition_sync._LOOK_SECONDS", 0.0)
-        monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.0)
         producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
         producing.start()
         until(reading, "60a")
@@ -106,7 +106,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
 def test_a_topic_that_is_deleted_while_it_reads_is_named(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.2)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 5), app=app)
     with consumer(url, app) as reading:
@@ -226,7 +226,7 @@ def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
     began, now, looked = time.monotonic(), time.time(), itertools.count(1)
     monkeypatch.setattr(time, "time", lambda: now - DAY * next(looked))
     monkeypatch.setattr(time, "time_ns", lambda: int(now - DAY * next(looked)) * 1_000_000_000)
-    monkeypatch.setattr("cardinal.consuming.new_partitions.LOOK_SECONDS", 0.2)
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.2)
     publish(url, line(1, 20), app=app)
     with Consumer(url, app, idle_timeout=3.0) as reading:
         updates = list(reading)

@@ -81,10 +81,10 @@ def test_a_look_up_beside_the_stream_counts_for_no_group(cardinal_broker: Embedd
     client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
     reader = Reader(f"{url}&group.id={group}", app, wait=DEADLINE)
     try:
-        marks = reader.marks()
+        marks = reader.watermarks.query()
         reader.main.assign({where: high for where, (_, high) in marks.items()})
         deadline = time.monotonic() + DEADLINE
-        while (parents := reader.older_batches(1, BlockRef(20, hash_of("20a")), 0.1)) is None:
+        while (parents := reader.lookup.poll(1, BlockRef(20, hash_of("20a")), 0.1)) is None:
             assert time.monotonic() < deadline
         assert parents == {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(2, 21)}
         assert set(_committed(client, reader.positions()).values()) == {OFFSET_INVALID}

@@ -26,7 +26,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from cardinal.consuming.new_partitions import NewPartitions
+from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import CardinalError, ConfigurationError, DecodeError, TopicError
 from cardinal.producing.standby.arrivals import ArrivalCounts, Arrivals
 from cardinal.producing.standby.committed_horizon import Horizon
@@ -121,8 +121,8 @@ class PeerWatch:
         self._caught_up = threading.Event()
         self._thread: threading.Thread | None = None
         self._source: Source = open_source(url, app, topics=[app.default_topic])
-        self._new_partitions = NewPartitions(self._source, self._time)
-        marks = self._source.watermarks()
+        self._watermarks = Watermarks(self._source)
+        marks = self._watermarks.query()
         self._ends = {tp: high for tp, (_, high) in marks.items()}
         longest = None if transactions is None else transactions.capabilities.transaction_seconds
         self._start_seconds = _START_SECONDS if longest is None else min(longest, _START_SECONDS)
@@ -196,7 +196,7 @@ class PeerWatch:
 
     def _read_once(self) -> None:
         now = time.monotonic()
-        self._new_partitions.look(now)
+        self._watermarks.read_new_partitions()
         records = self._source.poll(_LIMIT, _POLL_SECONDS)
         with self._lock:
             for record in records:

@@ -52,7 +52,7 @@ class Late:
             self._left -= 1
             return None
         self._left = self._late
-        return self._reader.ends()
+        return {tp: end for tp, (_, end) in self._reader.watermarks.query().items()}
 
     def of(self, reading: Consumer) -> None:
         self._reader = reading._reader

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from cardinal.consuming import health
+from cardinal.consuming import health, watermarks
 from cardinal.consuming.health import Health
+from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.types import Partition
 
@@ -23,13 +24,22 @@ class Server:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.requests: list[Future[Marks]] = []
-        monkeypatch.setattr(health, "run_in_thread", self.request)
-        monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.health = Health(self, {A: 0}, {A: 0})  # type: ignore[arg-type] # all that is asked of a source here
+        monkeypatch.setattr(watermarks, "run_in_thread", self.request)
+        for module in (health, watermarks):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self._watermarks = Watermarks(self)  # type: ignore[arg-type] # all that is asked of a source here
+        self._watermarks.query()
+        self.health = Health(self._watermarks, {A: 0})
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return (A,)
 
     def watermarks(self) -> Marks:
-        """Given to what runs it on a thread: its future is the test's."""
-        raise NotImplementedError
+        """Those of the opening; of later ones the future is the test's."""
+        return {A: (0, 0)}
+
+    def positions(self) -> Mapping[Partition, int]:
+        return {A: 0}
 
     def request(self, *_: object) -> Future[Marks]:
         self.requests.append(Future())
@@ -37,6 +47,7 @@ class Server:
 
     def after(self, seconds: float, positions: Mapping[Partition, int] | None = None) -> None:
         self.now += seconds
+        self._watermarks.read_new_partitions()
         self.health.look(positions or {A: 0})
 
     def answers(self, end: int) -> None:
@@ -59,12 +70,15 @@ def test_a_server_that_does_not_answer_in_time_is_away_until_it_does(server: Ser
     server.requests[-1].set_exception(UnreachableError("nobody", address="a"))
     server.after(0.1)
     assert not server.health.connected
+    assert len(server.requests) == 1, "not yet again"
+    server.after(0.3)
+    assert not server.health.connected
     assert len(server.requests) == 2
     server.answers(5)
     assert server.health.connected, "nobody has to read for that"
+    assert server.health.last_read_at == server.now, "of the request"
     server.after(0.1)
     assert server.health.connected
-    assert server.health.last_read_at == server.now
     assert server.health.lag == 5
 
 

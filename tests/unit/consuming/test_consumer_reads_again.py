@@ -21,7 +21,7 @@ from cardinal.consuming.options import ConsumerOptions
 from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Overflow, Payload, Routed, split
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.protocols.streams.types import Row
+from cardinal.protocols.streams.types import Partition, Row
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink
 from serving import serving
@@ -85,7 +85,7 @@ class Reading:
         self.follower = Follower(settings)
         self.reader = Reader(topics.url, Blocks(), wait=DEADLINE)
         topics.closing.callback(self.reader.close)
-        marks = self.reader.marks()
+        marks = self.reader.watermarks.query()
         self.follower.begin_at(marks)
         self.reader.main.assign({where: low for where, (low, _) in marks.items()})
         self.loop = Loop(self.follower, self.reader, on_event or self.events.append, None)
@@ -109,7 +109,7 @@ class Reading:
 
     def read_all(self) -> None:
         """Everything that is there, and what is re-read of it."""
-        ends = self.reader.ends()
+        ends = ends_of(self.reader)
         self.until(lambda: self.reader.positions() == ends and not self.follower.rewinding)
 
     def until_head(self, number: int) -> None:
@@ -121,6 +121,10 @@ class Reading:
     def evicted(self) -> list[bytes]:
         """The blocks of the chain that were evicted."""
         return [event.block for event in self.named(Overflow) if not event.block.startswith(b"0")]
+
+
+def ends_of(reader: Reader) -> dict[Partition, int]:
+    return {tp: end for tp, (_, end) in reader.watermarks.query().items()}
 
 
 def messages(payload: Payload) -> list[Routed]:
@@ -188,7 +192,7 @@ def test_evicted_blocks_are_re_read_though_the_handler_of_reports_raises(topics:
 
     topics.send(complete(line(3, BLOCKS)))
     made = Reading(topics, on_event=on_event, max_waiting=WAITING)
-    ends = made.reader.ends()
+    ends = ends_of(made.reader)
     while made.reader.positions() != ends or made.follower.rewinding:
         with contextlib.suppress(ConnectionError):
             made.read_all()

@@ -10,7 +10,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.consuming import channels
+from cardinal.consuming import channels, lookup
 from cardinal.consuming import reader as reading
 from cardinal.consuming.reader import Reader
 from cardinal.errors import UnreachableError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
-    monkeypatch.setattr(reading, "_AWAY_SECONDS", 0.01)
+    monkeypatch.setattr(lookup, "_AWAY_SECONDS", 0.01)
     monkeypatch.setattr(channels, "LOOK_SECONDS", 0.01)
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
         yield broker
@@ -211,7 +211,7 @@ def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monke
     away = Away(monkeypatch, "stream", "assign", 0)
     publish(broker, line(1, 4))
     reader = Reader(broker.url, Blocks(), wait=0.0)
-    reader.main.assign(reader.ends())
+    reader.main.assign({tp: end for tp, (_, end) in reader.watermarks.query().items()})
     away.left = 3
     reader.rewind({("a", 0): 2})
     for _ in range(3):
@@ -226,17 +226,17 @@ def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monke
 def test_older_batches_of_a_server_that_is_away_are_requested_a_while_later(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_AWAY_SECONDS", 1_000.0)
+    monkeypatch.setattr(lookup, "_AWAY_SECONDS", 1_000.0)
     publish(broker, line(1, 4))
     reader = Reader(broker.url, Blocks(), wait=0.0)
-    reader.main.assign(reader.ends())
+    reader.main.assign({tp: end for tp, (_, end) in reader.watermarks.query().items()})
     history = Away(monkeypatch, "history", "open_source", 1)
     deadline = time.monotonic() + DEADLINE
-    while not reader._away_until:
+    while not reader.lookup._away_until:
         assert time.monotonic() < deadline
-        assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
+        assert reader.lookup.poll(1, BlockRef(4, hash_of("4a")), 0.01) is None
     for _ in range(3):
-        assert reader.older_batches(1, BlockRef(4, hash_of("4a")), 0.01) is None
+        assert reader.lookup.poll(1, BlockRef(4, hash_of("4a")), 0.01) is None
     assert history.asked == 1
     assert reader.poll() == []
     reader.close()

@@ -16,6 +16,7 @@ from blocks import DEADLINE, Blocks
 from cardinal.consuming import partition_sync
 from cardinal.consuming.partition_sync import PartitionSync
 from cardinal.consuming.reader import Reader
+from cardinal.consuming.watermarks import Watermarks
 from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.protocols.streams.wire.keys import block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
@@ -58,7 +59,7 @@ class Topics:
         """Everything, chunks of whatever is not paused; returns how many blocks were open at most."""
         rng = random.Random(seed)
         numbers: dict[bytes, int] = {}
-        sync = PartitionSync(NullSource(), capacity)
+        sync = PartitionSync(Watermarks(NullSource()), capacity)
         at = dict.fromkeys(self.records, 0)
         reached: dict[int, set[Partition]] = {number: set() for number in self.holds}
         open_blocks: set[int] = set()
@@ -97,7 +98,7 @@ def _of(tp: Partition, numbers: range, kind: int = BATCH_MSG) -> list[Record]:
 
 def _sync(known: range, fullness: list[float] | None = None) -> PartitionSync:
     """With a window of sixteen blocks."""
-    sync = PartitionSync(NullSource(), 4 * WINDOW)
+    sync = PartitionSync(Watermarks(NullSource()), 4 * WINDOW)
     sync.use({block(number): number for number in known}.get, lambda: fullness[0] if fullness else 0.0)
     return sync
 
@@ -149,7 +150,7 @@ def test_a_record_of_no_block_does_not_move_its_partition() -> None:
 
 
 def test_one_false_number_moves_no_partition() -> None:
-    sync = PartitionSync(NullSource(), 4 * WINDOW)
+    sync = PartitionSync(Watermarks(NullSource()), 4 * WINDOW)
     sync.use(({block(number): number for number in range(99)} | {block(99): 10**18}).get, lambda: 0.0)
     sync.read(_of(BATCHES, range(90, 100), BATCH))
     sync.read(_of(LOGS, range(90, 97)))
@@ -213,7 +214,16 @@ def _read(reader: Reader, records: int) -> list[Record]:
 
 
 def _begin(reader: Reader) -> None:
-    reader.main.assign({tp: low for tp, (low, _) in reader.marks().items()})
+    reader.main.assign({tp: low for tp, (low, _) in reader.watermarks.query().items()})
+
+
+def _ends(reader: Reader) -> dict[Partition, int]:
+    """The ends as they are now, as a proof requires them."""
+    reader.request_ends()
+    deadline = time.monotonic() + DEADLINE
+    while (ends := reader.answered_ends()) is None:
+        assert time.monotonic() < deadline
+    return ends
 
 
 def test_a_partition_at_its_end_holds_up_no_other_one(broker: MemoryBroker, reader: Reader) -> None:
@@ -233,7 +243,7 @@ def test_a_partition_that_is_ahead_stays_paused_when_another_one_is_added(broker
         assert reader.poll(), "partition 0 was never paused"
     ahead = reader.positions()["block", 0]
     broker.widen("block", 4)
-    assert ("block", 3) in reader.ends()
+    assert ("block", 3) in _ends(reader)
     while reader.positions()["block", 1] <= 90:
         reader.poll()
         assert reader.positions()["block", 0] == ahead, "it was resumed while the slowest was far behind"
@@ -251,7 +261,7 @@ def test_partitions_that_were_paused_are_paused_again_when_one_is_added(
     broker.widen("block", 4)
     asked: list[frozenset[Partition]] = []
     monkeypatch.setattr(reader.main, "pause", lambda partitions: asked.append(frozenset(partitions)))
-    reader.ends()
+    assert ("block", 3) in _ends(reader)
     assert ("block", 3) in reader.positions()
     assert asked == [paused]
 
@@ -271,6 +281,7 @@ def test_partitions_are_in_sync_while_no_server_answers(
         silent.wait(DEADLINE)
         return {}
 
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.0)
     monkeypatch.setattr(reader.main, "watermarks", watermarks)
     paused = False
     found: list[Record] = []

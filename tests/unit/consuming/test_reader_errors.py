@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from blocks import Blocks, line, publish
-from cardinal.consuming import new_partitions
+from cardinal.consuming import watermarks
 from cardinal.consuming.reader import Reader
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams import Record
@@ -52,7 +52,7 @@ def test_nothing_is_lost_where_the_look_for_partitions_fails(
     def gone(_: MemorySource) -> None:
         raise TopicError("the topic a is gone", topic="a")
 
-    monkeypatch.setattr(new_partitions, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(watermarks, "LOOK_SECONDS", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(MemorySource, "partitions", gone)
         seen: list[Record] = []

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.consuming import new_partitions
+from cardinal.consuming import watermarks
 from cardinal.errors import DeliveryError, TransportError
 from cardinal.producer import Producer, ping_id
 from cardinal.producing.standby.committed_horizon import Horizon
@@ -89,7 +89,7 @@ def test_the_lowest_sends_and_the_other_leaves_it_to_it(broker: MemoryBroker) ->
 
 def test_a_standby_hears_partitions_that_are_added(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most blocks are in the new ones: not heard, each would be sent a second time."""
-    monkeypatch.setattr(new_partitions, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watermarks, "LOOK_SECONDS", 0.05)
     with standby(broker, "b") as second, standby(broker, "a") as first:
         knows(second, "a", "b")
         broker.widen(TOPIC, 64)

@@ -1,0 +1,120 @@
+"""Watermarks of a source's partitions, new partitions included: the newest answer of its server, and its age.
+
+They are queried on another thread, one request at a time, and only when a caller requires a newer answer than the
+newest one. A caller never waits: it calls again. An answer that has to prove something is requested after the moment
+that the caller names. A server that is away is queried again; any other error is raised once, to the next caller.
+
+The methods belong to the thread that reads the source; attributes and properties may be read from any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from cardinal._concurrency import run_in_thread
+from cardinal.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Future
+
+    from cardinal.protocols.streams.types import Partition
+    from cardinal.transports import Source
+
+    Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
+    """The lowest retained offset of each partition, and the one after the last readable record."""
+
+LOOK_SECONDS: Final = 2.0
+"""Between two requests while the source is read."""
+_ANSWER_SECONDS: Final = 3.0
+"""A server that takes longer counts as away."""
+_RETRY_SECONDS: Final = 0.25
+
+
+class Watermarks:
+    """Watermarks of ``source``.
+
+    Attributes:
+        hidden: topics that are not read: left out of ``newest``.
+        newest: the newest answer.
+        starts: the lowest retained offset of each partition, hidden topics included.
+        newest_at: when it was requested, by ``time.monotonic()``.
+
+    """
+
+    def __init__(self, source: Source, hidden: frozenset[str] = frozenset()) -> None:
+        self.source = source
+        self.hidden = hidden
+        self.newest: Marks = {}
+        self.starts: Mapping[Partition, int] = {}
+        self.newest_at = float("-inf")
+        self._requested_at: float | None = None
+        """Of the request in flight."""
+        self._failed_at: float | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def away_since(self) -> float | None:
+        """Time of the newest failure, or of a request that is overdue; None while the server answers."""
+        requested = self._requested_at
+        overdue = requested is not None and time.monotonic() - requested >= _ANSWER_SECONDS
+        return requested if overdue else self._failed_at
+
+    def after(self, moment: float) -> Marks | None:
+        """The newest answer if it was requested after this moment; None: not answered yet, and requested.
+
+        Raises as ``Source.watermarks``, but for a server that is away.
+        """
+        in_flight = self._requested_at is not None  # first: an answer that comes meanwhile is complete before it ends
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self.newest_at > moment:
+            return self.newest
+        now = time.monotonic()
+        if not in_flight and (self._failed_at is None or now - self._failed_at >= _RETRY_SECONDS):
+            self._requested_at = now
+            run_in_thread(self._query, "cardinal-watermarks").add_done_callback(partial(self._take, now))
+        return None
+
+    def query(self) -> Marks:
+        """Query the server and wait for it: before reading begins. Raises as ``Source.watermarks``."""
+        now = time.monotonic()
+        self._keep(now, self._query())
+        return self.newest
+
+    def read_new_partitions(self) -> bool:
+        """Read partitions that were added, from their beginning: those of an answer that is some seconds old at most.
+
+        True if some were: the source was assigned again, and pauses nothing. Raises as :meth:`after` and
+        ``Source.assign``.
+        """
+        self.after(time.monotonic() - LOOK_SECONDS)
+        positions = self.source.positions()
+        new = {tp: low for tp, (low, _) in self.newest.items() if tp not in positions}
+        if new:
+            self.source.assign(positions | new)
+        return bool(new)
+
+    def _query(self) -> Marks:
+        """On any thread."""
+        self.source.partitions()
+        return self.source.watermarks()
+
+    def _take(self, requested: float, answer: Future[Marks]) -> None:
+        """Take an answer, on the thread that received it."""
+        error = answer.exception()
+        if error is None:
+            self._keep(requested, answer.result())
+        else:
+            self._failed_at = time.monotonic()
+            self._error = None if isinstance(error, UnreachableError) else error
+        self._requested_at = None
+
+    def _keep(self, requested: float, marks: Marks) -> None:
+        self.starts = {tp: low for tp, (low, _) in marks.items()}
+        self.newest = {tp: pair for tp, pair in marks.items() if tp[0] not in self.hidden}
+        self._failed_at = None
+        self.newest_at = requested  # last: the reading thread takes what is newer than this
