@@ -358,13 +358,16 @@ class Cluster:
         self.after(0.4, self.push)
 
     def cut_off(self, block: Block) -> bool:
-        """The block leaves the agreed chain below the window: every arbiter refuses its branch."""
-        if block.parent in self.unacknowledged:
+        """No batch can have the block: stored ancestors lead to none that is agreed, or the parent is lost."""
+        rings = [node.replica.state.ring for node in self.living if node.replica.state is not None]
+        if not all(node.up or node.dead for node in self.nodes.values()) or len(rings) < len(self.living):
             return False
-        states = [node.replica.state for node in self.nodes.values() if node.up]
-        return all(node.up or node.dead for node in self.nodes.values()) and all(
-            state is not None and state.ring and block.parent not in state.ring for state in states
-        ) and not any(node.holds(block.parent) for node in self.living)  # fmt: skip
+        agreed = set().union(*rings) if all(rings) else {block.parent}
+        while block.parent not in self.unacknowledged and block.parent not in agreed:
+            if not any(node.holds(block.parent) for node in self.living):
+                return True
+            block = self.blocks[block.parent]
+        return False
 
     # --- the log --------------------------------------------------------------------------------------------------
 

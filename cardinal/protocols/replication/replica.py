@@ -312,7 +312,7 @@ class Replica:
                 self._actions.append(Acknowledged((block.ref,)))
             if agreed or here is not None:
                 return False
-            if state.cuts_off(block):
+            if block.number < state.floor:
                 return self._deny(block, Denial.FORK_TOO_DEEP)
             if not self._has_room(block, state) and not self._candidate(block):
                 self._full = True
@@ -360,11 +360,8 @@ class Replica:
 
     def _prune(self, state: State) -> None:
         """Delete what is neither open, nor to be promoted, nor near the head (rule 5)."""
-        left = [block for block in self.pool.blocks.values() if state.cuts_off(block)]
-        while left:
-            block = left.pop()
-            if block.hash in self.pool.blocks and block.hash not in self._agreed:
-                left += self.pool.children(block.hash)
+        for block in list(self.pool.blocks.values()):
+            if block.hash not in self._agreed and block.number < state.floor:
                 self._delete(block)
         self._drop_promoted(state)
         self._observers.prune(state)

@@ -13,7 +13,7 @@ from typing import Final
 from cardinal.protocols.cbor import dump, load
 
 from .codec import array, exactly, hash_, many, minimal, text, uint, weight
-from .types import NO_HASH, Block, Head, Header, Ref, Refusal, digest
+from .types import NO_HASH, Head, Header, Ref, Refusal, digest
 
 _STATE: Final = "cardinal/state/1"
 _HEAD: Final = array(uint, hash_, weight, make=Head._make)
@@ -97,12 +97,6 @@ class State:
     def extends(self, parent: bytes, heaviness: int) -> bool:
         """A run of blocks above ``parent`` with this weight becomes the head of consumers."""
         return not self.ring or parent == self.head.hash or heaviness > self.head.weight
-
-    def cuts_off(self, block: Block) -> bool:
-        """No batch can have this block any more: it is below the window, or its parent is, and was not agreed."""
-        return block.number < self.floor or (
-            block.number == self.floor and bool(self.ring) and block.parent not in self.ring
-        )
 
     def refusal(self, header: Header) -> Refusal | None:  # noqa: PLR0911 - one for each rule
         """First reason why the next batch cannot be this one."""

@@ -208,18 +208,6 @@ def test_a_block_that_needs_the_capacity_replaces_promoted_ones() -> None:
     assert rows == (DeleteWinner(1), *(DeleteBlock(one.ref) for one in BLOCKS), PutBlock(following))
 
 
-def test_a_branch_that_left_the_window_is_deleted_whole() -> None:
-    it = replica("c")
-    branch = chain("99a", "100b", "101b", "102b", "103b")
-    it.admit([*BLOCKS, *branch], 0.0)
-    agree(it, BLOCKS, chain("101a", "102a", "103a"))
-    assert all(one.hash in it.pool.blocks for one in branch)
-    rows = agree(it, chain("103a", "104a", "105a"), offset=3).rows
-    assert {row.ref for row in rows if isinstance(row, DeleteBlock)} == {one.ref for one in branch}
-    lowest = block("102c", "101b")
-    assert it.admit([lowest], 0.0).actions == (Denied(lowest.ref, Denial.FORK_TOO_DEEP),)
-
-
 def test_a_full_pool_requests_what_it_refused_when_it_has_capacity() -> None:
     it = replica("c", pool_bytes=20)
     it.admit(BLOCKS, 0.0)
