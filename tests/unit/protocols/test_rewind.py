@@ -184,7 +184,7 @@ def test_of_more_blocks_than_are_named_only_the_lowest_offsets_are_kept() -> Non
     evicted = EvictedBlocks(1_000, most=1)
     crowd(evicted)
     assert evicted.get(h("5a")) is None
-    assert evicted.may_hold(h("5a"))
+    assert evicted.unnamed
     assert evicted.lowest == -1
     assert evicted.floor({PLACE: 200}) == {PLACE: 100}
     evicted.discard(h("5b"))
