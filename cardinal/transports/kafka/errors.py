@@ -35,6 +35,7 @@ _AWAY: Final = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - the same
         KafkaError._TRANSPORT,  # noqa: SLF001 - the same
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the same
         KafkaError._RESOLVE,  # noqa: SLF001 - the same
         KafkaError._TIMED_OUT,  # noqa: SLF001 - the same
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - the same
