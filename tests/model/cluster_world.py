@@ -360,9 +360,11 @@ class Cluster:
     def cut_off(self, block: Block) -> bool:
         """No batch can have the block: stored ancestors lead to none that is agreed, or the parent is lost."""
         rings = [node.replica.state.ring for node in self.living if node.replica.state is not None]
-        if not all(node.up or node.dead for node in self.nodes.values()) or len(rings) < len(self.living):
+        if not all(node.up or node.dead for node in self.nodes.values()):
             return False
-        agreed = set().union(*rings) if all(rings) else {block.parent}
+        if len(rings) < len(self.living) or not all(rings):
+            return False  # a node has not read what is agreed
+        agreed = set().union(*rings)
         while block.parent not in self.unacknowledged and block.parent not in agreed:
             if not any(node.holds(block.parent) for node in self.living):
                 return True

@@ -60,6 +60,7 @@ _SETTLING: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
         KafkaError._TRANSPORT,  # noqa: SLF001 - public code with a private name
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - public code with a private name
         KafkaError._NOENT,  # noqa: SLF001 - "no leaders found"
         KafkaError._TIMED_OUT,  # noqa: SLF001 - public code with a private name
         KafkaError._IN_PROGRESS,  # noqa: SLF001 - the client still looks for leaders, as where a topic is deleted

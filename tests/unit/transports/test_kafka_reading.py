@@ -113,6 +113,7 @@ class Times(Dying):
 UNSETTLED = [
     None,
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,

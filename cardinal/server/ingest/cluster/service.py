@@ -108,8 +108,8 @@ class Member:
                 tasks.start(agreement.read_claims(claims, read))
                 await tasks.until(read.wait())
                 await tasks.until(agreement.committed())
-                promoting = self._promoter(agreement, previous, markers_log)
-                await self._serve(agreement, promoting, markers, tasks, listening)
+                promoter = self._promoter(agreement, previous, markers_log)
+                await self._serve(agreement, promoter, markers, tasks, listening)
 
     async def _open_topics(self) -> tuple[str, TopicInfo, bytes]:
         """The claim log, which exists, the topic of markers, and the cluster of the epoch before."""
