@@ -91,10 +91,12 @@ def test_a_rewind_that_helps_is_repeated_at_once() -> None:
     assert shape(stream.updates[-1]).endswith("+40a")
 
 
-@pytest.mark.parametrize("bounds", [Bounds(), Bounds(open_blocks=8)])
-def test_without_an_evicted_block_that_stands_on_the_chain_nothing_is_rewound(bounds: Bounds) -> None:
+@pytest.mark.parametrize(
+    ("bounds", "delivered"), [(Bounds(), 4), (Bounds(open_blocks=8), 4), (Bounds(open_blocks=8), 0)]
+)
+def test_without_an_evicted_block_that_stands_on_the_chain_nothing_is_rewound(bounds: Bounds, delivered: int) -> None:
     stream = Stream(start=ROOT, bounds=bounds)
-    stream.publish(line("a", 1, 4, "0r"))
+    stream.publish(line("a", 1, delivered, "0r"))
     stream.read()
     for index in range(20):
         content, *_, batch = messages(block("900" + "y" * (index + 1), "none", 1))

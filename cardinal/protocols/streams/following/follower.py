@@ -143,8 +143,8 @@ class Follower:
         self._resume.channels = tuple(sorted(topics.difference(self._channels.topics())))
         # Above a configured start a block that waits shows that another is missing, the first block itself at first.
         self._judging = settings.start is not None and not cursor.ring
-        if cursor.ring:
-            self.reassembler.head_moved(cursor.ring[0].number)
+        if self._head_number >= 0:
+            self.reassembler.head_moved(self._head_number)
 
     # --- queries -----------------------------------------------------------------------------------------------
 
@@ -592,7 +592,7 @@ class Follower:
         """True when an evicted block may continue the chain: its parent is delivered or on a side branch."""
         if self.resuming:
             return self._resume.lacks(block_hash)
-        if self.head is None:
+        if self.orderer.head is None:
             return True
         links = self._links(block_hash, evicted)
         return not self.orderer.holds(block_hash) and any(self.orderer.links(*link) for link in links)
@@ -614,7 +614,9 @@ class Follower:
 
     @property
     def _head_number(self) -> int:
-        return -1 if self.head is None else self.head.number
+        """The number of the newest delivered block, or of a configured start; -1 without one."""
+        head = self.head or self.orderer.head
+        return -1 if head is None else head.number
 
     def _rewound(
         self, positions: Mapping[Partition, int], *, at_rest: bool, waited: bool
