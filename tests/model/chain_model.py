@@ -6,7 +6,8 @@ Rules:
    then a child always outweighs its parent.)
 2. A block is linked when its ancestors lead to a fork point: a delivered block within the threshold, or the start's
    parent. Numbers rise by one.
-3. What lies below the threshold when it is complete, or is left behind there, never comes back.
+3. What lies below the threshold when it is complete, or is left behind there, never comes back. A given start that is
+   complete later, and within the threshold by then, is a fork point again.
 4. What a whitelist contradicts is refused with its descendants, but for what stands on the delivered chain.
 5. A block that was given up links what stands on it, and is never the head itself.
 6. A switch that would remove a finalized block is withheld: from then on the model no longer says what the head is.
@@ -151,6 +152,8 @@ class ChainModel:
         below_start = self.root is not None and header.number < min(first, self.root.number + 1)
         if header.number < self.floor or (below_start and self.root and header.hash != self.root.hash):
             self._gone.add(header.hash)
+        elif self.rules.start is not None and header.hash == self.rules.start.hash:
+            self._gone.discard(header.hash)
         self._known[header.hash] = known
         self._advance()
 
