@@ -3,7 +3,7 @@
 Streams (:class:`TransportUrl`)::
 
     kafka://user:password@host:port,host:port?tls=1&sasl.mechanism=SCRAM-SHA-512&compression.type=lz4
-    file:///folder?fsync=interval&segment.bytes=1000000        file://folder (relative)
+    file:///folder?fsync=never&segment.bytes=1000000        file://folder (relative)
     memory://name
     null://
     mux:URL,URL          mux:0=URL,64=URL

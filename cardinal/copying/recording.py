@@ -92,13 +92,13 @@ class Recorder:
         self._app = app
         self._start = cursor_of(start) or start
         target = parse_url(to_url)
-        self._settings = file_settings(target)
+        self._syncs = file_settings(target).fsync is Fsync.ALWAYS
         self._merge = Merge()
         self._waiting_bytes = waiting_bytes
         self._records = self._bytes = 0
-        self._consistent = self._unsynced = False
+        self._consistent = False
         self._paused: frozenset[Partition] = frozenset()
-        self._watermarks_at = self._synced_at = 0.0
+        self._watermarks_at = 0.0
         self._topics_checked_at = self._last_read_at = self._begun_at = time.monotonic()
         self._declared_at = self._last_read_at - _DECLARE_SECONDS
         self._topics = self._all_topics()
@@ -326,11 +326,7 @@ class Recorder:
                 )
             self._records += written * len(block)
             self._bytes += sum(len(record.key) + len(record.value) for record in block)
-        interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
-        now = time.monotonic()
-        self._unsynced |= bool(records) and self._settings.fsync is not Fsync.NEVER
-        if self._unsynced and now - self._synced_at >= interval:
-            self._synced_at, self._unsynced = now, False
+        if records and self._syncs:
             self._writer.sync()
 
 

@@ -33,7 +33,7 @@ def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[R
         case "file":
             yield rooms.file(folder)
         case "file-interval":
-            yield rooms.file(folder, "&fsync=interval&fsync.interval.ms=5")
+            yield rooms.file(folder, "&fsync=never")
         case "mux":
             yield rooms.mux(folder)
         case "websocket":

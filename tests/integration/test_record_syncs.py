@@ -1,4 +1,4 @@
-"""Syncs of a recording: ``fsync=always`` immediately, ``interval`` soon, ``never`` at its end."""
+"""Syncs of a recording: ``fsync=always`` immediately, ``never`` at its end."""
 
 from __future__ import annotations
 
@@ -50,34 +50,6 @@ def test_always_is_when_a_step_ends(broker: MemoryBroker, tmp_path: Path, synced
         assert synced[-1] == (tmp_path / SEGMENT).stat().st_size
         publish(broker, line(number, number))
     recorder.close()
-
-
-def test_interval_is_soon_also_where_nothing_more_comes(
-    broker: MemoryBroker, tmp_path: Path, synced: list[int]
-) -> None:
-    recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=interval&fsync.interval.ms=2000", Blocks())
-    step_until_recorded(recorder, broker)
-    publish(broker, line(6, 9))
-    step_until_recorded(recorder, broker)
-    deadline = time.monotonic() + DEADLINE
-    while synced[-1] < (tmp_path / SEGMENT).stat().st_size:
-        assert time.monotonic() < deadline, "the last records are not on the disk"
-        recorder.step(0.01)
-    calls = len(synced)
-    for _ in range(50):
-        recorder.step(0.01)
-    assert len(synced) == calls  # and not again and again
-    recorder.close()
-
-
-def test_interval_is_not_at_every_step(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
-    recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=interval&fsync.interval.ms=60000", Blocks())
-    for number in range(6, 9):
-        step_until_recorded(recorder, broker)
-        publish(broker, line(number, number))
-    assert len(synced) <= 1
-    recorder.close()
-    assert synced[-1] == (tmp_path / SEGMENT).stat().st_size
 
 
 def test_never_is_when_it_is_closed(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -80,8 +79,6 @@ class Committer:
         self.writing = threading.RLock()  # a future's callback may open a channel
         self._changed = threading.Condition()
         self._calls: deque[Call] = deque()
-        self._unsynced: list[Call] = []
-        self._sync_at = 0.0
         self._in_flight = 0
         self._open_calls = 0
         self._failure: TransportError | None = None
@@ -147,17 +144,13 @@ class Committer:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._calls or self._closed, self._sync_wait())
+                self._changed.wait_for(lambda: self._calls or self._closed)
                 calls = self._next_group()
                 ending = self._closed and not self._calls
             try:
                 with self.writing:
                     if calls:
                         self._write(calls)
-                    if self._unsynced and (ending or time.monotonic() >= self._sync_at):
-                        self._writer.sync()
-                        done, self._unsynced = self._unsynced, []
-                        self._finish(done, None)
             except TransportError as error:
                 self._fail_for_good(error, calls)
             if ending and not self._calls:
@@ -173,29 +166,19 @@ class Committer:
             size += calls[-1].size
         return calls
 
-    def _sync_wait(self) -> float | None:
-        return max(0.0, self._sync_at - time.monotonic()) if self._unsynced else None
-
     def _write(self, calls: Sequence[Call]) -> None:
         blocks, ends = self._pack(calls)
         complete, error = self._writer.append(blocks)
         written = sum(end < complete for end in ends)
-        self._wrote(calls[:written])
+        if written and self._settings.fsync is Fsync.ALWAYS:
+            self._writer.sync()
+        self._finish(calls[:written], None)
         if error is not None and len(calls) == 1:
             self._finish(calls[written:], error)
         elif error is not None:
             # Calls that do not fit together may fit one by one.
             for call in calls[written:]:
                 self._write((call,))
-
-    def _wrote(self, calls: Sequence[Call]) -> None:
-        if self._settings.fsync is Fsync.NEVER:
-            self._finish(calls, None)
-        elif calls:
-            if not self._unsynced:
-                interval = self._settings.fsync_interval_ms / 1000 if self._settings.fsync is Fsync.INTERVAL else 0.0
-                self._sync_at = time.monotonic() + interval
-            self._unsynced += calls
 
     def _pack(self, calls: Sequence[Call]) -> tuple[list[list[Record]], list[int]]:
         """The calls' records in blocks, and for every call the number of the block that holds its last record."""
@@ -243,7 +226,6 @@ class Committer:
         """Fail all calls in flight and all later ones: the writer stopped."""
         self._failure = error
         with self._changed:
-            waiting = {id(call): call for call in (*self._unsynced, *calls, *self._calls)}
-            self._unsynced = []
+            waiting = [*(call for call in calls if not call.future.done()), *self._calls]
             self._calls.clear()
-        self._finish([call for call in waiting.values() if not call.future.done()], error)
+        self._finish(waiting, error)

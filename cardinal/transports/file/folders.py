@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import TransportError
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 
 _NAME: Final = re.compile(r"(\d{12})\.avro")
-_LIST_SECONDS: Final = 1.0
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -35,38 +33,6 @@ def numbers_of(folder: Path) -> list[int]:
     except OSError as error:
         raise TransportError(f"the folder {folder} cannot be read: {error.strerror}") from None
     return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
-
-
-class Listing:
-    """Cached listing of a folder's segments."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._numbers: list[int] = []
-        self._changed: tuple[int, int] | None = None
-        self._listed = -_LIST_SECONDS
-
-    def numbers(self) -> list[int]:
-        """The numbers of the existing segments."""
-        self._changed, self._listed = self._last_change(), time.monotonic()
-        self._numbers = numbers_of(self._folder)
-        return self._numbers
-
-    def recent(self) -> list[int]:
-        """As :meth:`numbers`, from the cache while the folder is unchanged, for at most a second.
-
-        The bound covers two changes within one tick of the file system's clock.
-        """
-        if self._changed != self._last_change() or time.monotonic() - self._listed > _LIST_SECONDS:
-            return self.numbers()
-        return self._numbers
-
-    def _last_change(self) -> tuple[int, int] | None:
-        try:
-            state = self._folder.stat()
-        except FileNotFoundError:
-            return None
-        return state.st_ino, state.st_mtime_ns
 
 
 def make_folder(folder: Path) -> None:

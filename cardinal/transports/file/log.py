@@ -1,18 +1,19 @@
 """Log of a folder's segments: its partitions, their watermarks, and the position of an offset.
 
 Positions order all records of the log; each partition's offsets ascend along them. A segment's header holds the next
-offset of every partition, so a position is found by bisecting headers, then by the segment's index, then by reading.
+offset of every partition, so a position is found by bisecting headers, then by reading from the segment's beginning.
 """
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import LogDamagedError
 
-from .segments import Segments
+from .folders import numbers_of
+from .segments import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Partition
 
+    from .container import Header
     from .segments import Block
 
 _FAR: Final = 1 << 62
-_DOUBT_PAUSE: Final = 0.02
 
 
 class Position(NamedTuple):
@@ -42,22 +43,24 @@ class Following(NamedTuple):
 
 
 class Log:
-    """Log of a folder's segments. Reading only; one thread at a time."""
+    """Log of a folder's segments; the last used one is open. Reading only; one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._segments = Segments(folder)
+        self._open: Segment | None = None
         self._end = Position(0, 0)
         self._ends: dict[Partition, int] = {}
 
     def close(self) -> None:
-        """Release every file. May be called twice."""
-        self._segments.close()
+        """Release the open file. May be called twice."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the log, sorted; at least those of all that was read."""
-        numbers = self._segments.recent_numbers()
-        header = self._segments.header(numbers[-1]) if numbers else None
+        numbers = numbers_of(self.folder)
+        header = self._header(numbers[-1]) if numbers else None
         return tuple(sorted(header.offsets)) if header is not None else ()
 
     def ends(self) -> dict[Partition, int]:
@@ -67,14 +70,11 @@ class Log:
             LogDamagedError: unreadable data follows the last readable record.
 
         """
-        if numbers := self._segments.numbers():
-            if numbers[-1] != self._end.number and (mark := self._segments.newest_mark(numbers[-1])) is not None:
-                self._end = Position(numbers[-1], mark.at)
-                self._ends = dict(mark.offsets)
-            while (block := self._segments.read(*self._end)) is not None or self._segments.in_doubt(*self._end):
-                if block is None:
-                    time.sleep(_DOUBT_PAUSE)  # a writer repairs it soon, or reading it raises
-                    continue
+        if numbers := numbers_of(self.folder):
+            if numbers[-1] != self._end.number and (header := self._header(numbers[-1])) is not None:
+                self._end = Position(numbers[-1], header.size)
+                self._ends = dict(header.offsets)
+            while (block := self.read(self._end)) is not None:
                 for record in block.records:
                     self._ends[record.topic, record.partition] = record.offset + 1
                 self._end = Position(self._end.number, block.end)
@@ -89,9 +89,9 @@ class Log:
 
     def starts(self) -> dict[Partition, int]:
         """The lowest retained offset of every partition; the next one where it has no records."""
-        numbers = self._segments.numbers()
+        numbers = numbers_of(self.folder)
         starts: dict[Partition, int] = {}
-        if numbers and (first := self._segments.header(numbers[0])) is not None:
+        if numbers and (first := self._header(numbers[0])) is not None:
             starts |= first.offsets
         for tp in self.partitions():
             if tp not in starts:  # its topic was created later
@@ -101,7 +101,7 @@ class Log:
 
     def find(self, positions: Mapping[Partition, int]) -> Position:
         """A position before every record at or above these offsets."""
-        numbers = self._segments.numbers()
+        numbers = numbers_of(self.folder)
         if not numbers:
             return Position(1, 0)
 
@@ -112,16 +112,16 @@ class Log:
                 return 1  # raised when the reader reaches it
             return int(any(offsets.get(tp, -1) > at for tp, at in positions.items()))
 
-        number = numbers[max(0, bisect_right(numbers, 0, key=beyond) - 1)]
-        return Position(number, self._segments.nearest_mark(number, positions))
+        return Position(numbers[max(0, bisect_right(numbers, 0, key=beyond) - 1)], 0)
 
     def read(self, position: Position) -> Block | None:
         """The block at a position; None where none is complete (yet)."""
-        return self._segments.read(*self._resolve(position))
+        segment = self._segment(position.number)
+        return None if segment is None else segment.read(position.at or segment.header.size)
 
     def lost(self, position: Position) -> bool:
         """True if a position no longer exists: its segment was cut off before it, removed or replaced."""
-        segment = self._segments.get(position.number)
+        segment = self._segment(position.number)
         if segment is not None:
             if position.at > segment.size() or (position.at and not segment.follows_marker(position.at)):
                 return True
@@ -130,7 +130,7 @@ class Log:
             if segment.path.exists():
                 return True
         # Retention removes segments as well, when there are later ones.
-        return position.at > 0 and not any(number > position.number for number in self._segments.numbers())
+        return position.at > 0 and not any(number > position.number for number in numbers_of(self.folder))
 
     def after(self, position: Position) -> Following | None:
         """The segment to read after this one is read to its end; None until it exists.
@@ -139,29 +139,25 @@ class Log:
             LogDamagedError: the rest of the segment cannot be read, or was cut off.
 
         """
-        numbers = self._segments.recent_numbers()
-        following = bisect_right(numbers, position.number)
-        if following == len(numbers):
-            return None
-        position = self._resolve(position)
-        segment = self._segments.get(position.number)
-        if segment is not None:
-            if self._segments.read(*position) is not None:
-                return None  # it grew before the next one was begun
-            if position.at < segment.size():
-                raise segment.damaged(position.at, "a block is incomplete, and the next segment was begun")
-        number = numbers[following]
-        header = self._segments.header(number)
+        number, segment = position.number + 1, self._segment(position.number)
+        if segment is None:  # retention removed it, and maybe later ones
+            number = min((each for each in numbers_of(self.folder) if each >= number), default=number)
+        header = self._header(number)
         if header is None:
             return None
-        adjoins = segment is not None and number == position.number + 1
-        if segment is not None and adjoins and header.before is not None and position.at < header.before:
-            raise segment.damaged(position.at, f"it ends here, and had {header.before} bytes before the next one")
-        return Following(Position(number, header.size), header.offsets, adjoins=adjoins)
+        if segment is not None:
+            at = position.at or segment.header.size
+            if segment.read(at) is not None:
+                return None  # it grew before the next one was begun
+            if at < segment.size():
+                raise segment.damaged(at, "a block is incomplete, and the next segment was begun")
+            if header.before is not None and at < header.before:
+                raise segment.damaged(at, f"it ends here, and had {header.before} bytes before the next one")
+        return Following(Position(number, header.size), header.offsets, adjoins=segment is not None)
 
     def from_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
-        numbers = self._segments.numbers()
+        numbers = numbers_of(self.folder)
         ends, starts = self.ends(), self.starts()
         # latest only grows from header to header: the record is in the last segment that began before it, or later.
         first = bisect_right(numbers, timestamp_ms - 1, key=self._latest)
@@ -175,8 +171,8 @@ class Log:
         return {tp: max(found.get(tp, end), starts.get(tp, 0)) for tp, end in ends.items()}
 
     def _scan(self, number: int, timestamp_ms: int, left: set[Partition], found: dict[Partition, int]) -> None:
-        position = self._resolve(Position(number, 0))
-        while left and (block := self._segments.read(*position)) is not None:
+        position = Position(number, 0)
+        while left and (block := self.read(position)) is not None:
             position = Position(number, block.end)
             for record in block.records:
                 tp = (record.topic, record.partition)
@@ -184,16 +180,31 @@ class Log:
                     found[tp] = record.offset
                     left.discard(tp)
 
-    def _resolve(self, position: Position) -> Position:
-        """The position of the segment's first block, for a position at the segment's start."""
-        if position.at == 0 and (header := self._segments.header(position.number)) is not None:
-            return Position(position.number, header.size)
-        return position
+    def _segment(self, number: int) -> Segment | None:
+        """A segment, open until another one is read; None where it does not exist."""
+        if self._open is None or self._open.number != number:
+            try:
+                segment = Segment(self.folder, number)
+            except FileNotFoundError:
+                return None
+            self.close()
+            self._open = segment
+        return self._open
+
+    def _header(self, number: int) -> Header | None:
+        """A segment's header; None where the segment does not exist."""
+        if self._open is not None and self._open.number == number:
+            return self._open.header
+        try:
+            with closing(Segment(self.folder, number)) as segment:
+                return segment.header
+        except FileNotFoundError:
+            return None
 
     def _offsets(self, number: int) -> Mapping[Partition, int]:
-        header = self._segments.header(number)
+        header = self._header(number)
         return {} if header is None else header.offsets
 
     def _latest(self, number: int) -> int:
-        header = self._segments.header(number)
+        header = self._header(number)
         return _FAR if header is None else header.latest

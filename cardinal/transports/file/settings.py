@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from cardinal.errors import ConfigurationError
 from cardinal.transports.options import TransportOptions
 
 if TYPE_CHECKING:
     from cardinal.config.url import TransportUrl
 
 _SEGMENT_MIN: Final = 1_000
-_INTERVAL: Final = "fsync.interval.ms"
 
 
 class Fsync(Enum):
     """Policy for syncing written data to the disk."""
 
     ALWAYS = "always"
-    INTERVAL = "interval"
     NEVER = "never"
 
 
@@ -36,15 +33,13 @@ class FileSettings(TransportOptions):
     """The options of a URL."""
 
     fsync: Fsync = Fsync.ALWAYS
-    """Policy for syncing written data to the disk: ``always`` (before every acknowledgement), ``interval`` (the same,
-    with at most one sync every ``fsync.interval.ms``, for which acknowledgements wait), ``never`` (acknowledged when
-    the operating system has it: survives the death of the process, not of the machine)."""
+    """Policy for syncing written data to the disk: ``always`` (before every acknowledgement; what was sent meanwhile
+    shares one sync), ``never`` (acknowledged when the operating system has it: survives the death of the process, not
+    of the machine)."""
 
-    fsync_interval_ms: Annotated[int, Field(ge=1, le=60_000)] = 50
-    """Milliseconds between syncs, with ``fsync=interval``."""
-
-    segment_bytes: Annotated[int, Field(ge=_SEGMENT_MIN)] = 64 << 20
-    """The size at which the next segment begins."""
+    segment_bytes: Annotated[int, Field(ge=_SEGMENT_MIN)] = 16 << 20
+    """The size at which the next segment begins. A reader that begins in the middle of a segment, and a writer that
+    opens the folder, read one segment from its beginning."""
 
     retention_bytes: Annotated[int, Field(ge=-1)] = -1
     """The size of all segments above which the oldest ones are deleted; -1 keeps all."""
@@ -64,14 +59,6 @@ class FileSettings(TransportOptions):
 
     queue_bytes: Annotated[int, Field(ge=1, alias="cardinal.queue.bytes")] = 64 << 20
     """Bytes that may be sent and not yet acknowledged before a producer waits."""
-
-    @model_validator(mode="after")
-    def _interval_is_used(self) -> Self:
-        if "fsync_interval_ms" in self.model_fields_set and self.fsync is not Fsync.INTERVAL:
-            raise ConfigurationError(
-                f"{_INTERVAL} is for fsync=interval only: add that, or leave it out", setting=_INTERVAL
-            )
-        return self
 
 
 def file_settings(url: TransportUrl) -> FileSettings:

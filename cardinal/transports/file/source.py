@@ -203,17 +203,17 @@ class FileSource(Source):
     def _advance(self) -> bool:
         """Read the next block; False where there is none yet."""
         self._seek(self._next)
-        block = self._log.read(self._position)
-        if block is not None:
-            self._block = block.records
-            self._next = Position(self._position.number, block.end)
-            return True
         if self._log.lost(self._position):
             raise CursorExpiredError(
                 f"a segment of {self._folder} was cut off, removed or replaced where it was read: restart from the "
                 "earliest retained record",
                 missing={tp: (at, at) for tp, at in self._assigned.items()},
             )
+        block = self._log.read(self._position)
+        if block is not None:
+            self._block = block.records
+            self._next = Position(self._position.number, block.end)
+            return True
         following = self._log.after(self._position)
         if following is None:
             return False

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import LogDamagedError, TransportError
 
-from . import index
-from .container import SYNC_SIZE, BadBytesError, Header, encode_block, encode_header
+from .container import SYNC_SIZE, BadBytesError, encode_block, encode_header
 from .folders import make_folder, numbers_of, path_of, sync_folder
 from .lock import WriterLock
 from .segments import Segment
@@ -67,8 +66,8 @@ class LogWriter:
         self.offsets: dict[Partition, int] = {}
         self.latest = 0
         self._fd = _NONE
+        self._marker = b""
         self._number = self._at = self._written = 0
-        self._index: index.IndexWriter | None = None
         self._broken: str | None = None
         make_folder(folder)
         self._lock = WriterLock(folder)
@@ -108,12 +107,11 @@ class LogWriter:
         try:
             if self._at >= self._settings.segment_bytes:
                 self._begin(self._number + 1, self.offsets)
-            encoded = [encode_block(block, self._header.sync) for block in blocks]
+            encoded = [encode_block(block, self._marker) for block in blocks]
             failure = self._write(b"".join(encoded))
         except OSError as error:
             return 0, error
-        begin, latest, offsets = self._at, self.latest, dict(self.offsets)
-        complete, end = 0, begin
+        complete, end = 0, self._at
         while complete < len(encoded) and end + len(encoded[complete]) <= self._written:
             end += len(encoded[complete])
             self._count(blocks[complete])
@@ -121,8 +119,6 @@ class LogWriter:
         if failure is not None:
             self._cut(end)
         self._at = end
-        if self._index is not None and complete and self._index.due(begin):
-            self._index.note(index.mark_of(begin, latest, offsets, blocks[0]))
         return complete, failure
 
     def sync(self) -> None:
@@ -148,9 +144,6 @@ class LogWriter:
                 self.sync()
             os.close(self._fd)
             self._fd = _NONE
-        if self._index is not None:
-            self._index.close()
-            self._index = None
         self._lock.release()
 
     # --- appending -----------------------------------------------------------------------------------------
@@ -205,17 +198,14 @@ class LogWriter:
                 self._broken = f"the segment {path} exists and may be lost in a crash"
             raise
         self.offsets = dict(offsets)
-        self._append_to(fd, number, Header(marker, len(data), dict(offsets), self.latest, before), len(data))
+        self._append_to(fd, number, marker, len(data))
         self._retain()
 
-    def _append_to(self, fd: int, number: int, header: Header, at: int, marks: Sequence[index.Mark] = ()) -> None:
+    def _append_to(self, fd: int, number: int, marker: bytes, at: int) -> None:
         """Append to this segment from now on."""
         if self._fd != _NONE:
             os.close(self._fd)
-        if self._index is not None:
-            self._index.close()
-        self._fd, self._number, self._header, self._at = fd, number, header, at
-        self._index = index.IndexWriter(path_of(self.folder, number), header, marks)
+        self._fd, self._number, self._marker, self._at = fd, number, marker, at
 
     def _retain(self) -> None:
         """Remove the oldest segments while their total size exceeds ``retention_bytes``."""
@@ -229,7 +219,6 @@ class LogWriter:
                 if total <= self._settings.retention_bytes:
                     return
                 path_of(self.folder, number).unlink()
-                index.path_of(path_of(self.folder, number)).unlink(missing_ok=True)
                 total -= sizes[number]
 
     # --- opening -------------------------------------------------------------------------------------------
@@ -255,12 +244,9 @@ class LogWriter:
         """Read a segment to its last complete block, cut off a torn tail, and append there."""
         size, at, header = segment.size(), segment.header.size, segment.header
         self.offsets, self.latest = dict(header.offsets), header.latest
-        marks: list[index.Mark] = []
         why = "a block is incomplete"
         try:
             while (block := segment.try_read(at, size)) is not None:
-                if at - (marks[-1].at if marks else header.size) >= index.STEP:
-                    marks.append(index.mark_of(at, self.latest, self.offsets, block.records))
                 at = block.end
                 self._count(block.records)
         except BadBytesError as error:
@@ -274,7 +260,7 @@ class LogWriter:
                 os.fsync(fd)
         except OSError as error:
             raise TransportError(f"{segment.path} cannot be written: {error.strerror}") from None
-        self._append_to(fd, segment.number, header, at, marks)
+        self._append_to(fd, segment.number, header.sync, at)
 
     def _count(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -1,4 +1,4 @@
-"""Segments, the index, retention, polls, and the order of writes of a folder."""
+"""Segments, retention, polls, and the order of writes of a folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import pytest
 from cardinal.errors import ConfigurationError, CursorExpiredError, TopicError
 from cardinal.protocols.streams import Record
 from cardinal.transports import list_topics, open_source, parse_url
-from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter, file_settings, index, writer
+from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter, file_settings, writer
 from cardinal.transports.file.container import read_header
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log, Position
-from cardinal.transports.file.segments import Segments
 from cardinal.transports.file.source import _POLL_BYTES
 from file_logs import APP, DEADLINE, block, everything, sink_of, source_of, write
 from serving import until
@@ -33,14 +32,9 @@ if TYPE_CHECKING:
 FAST = "fsync=never&cardinal.partitions=3"
 
 
-def marks_of(segment: Path) -> list[index.Mark]:
-    with segment.open("rb") as file:
-        return index.read(segment, read_header(file))
-
-
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
-    """A segment with several marks in its index, and one more segment."""
+    """A long segment, and one more."""
     folder = tmp_path_factory.mktemp("long")
     rng = random.Random(3)
     sink = sink_of(folder, FAST + "&segment.bytes=4500000")
@@ -61,10 +55,9 @@ def test_segments_begin_where_the_ones_before_end(long_log: tuple[Path, list[Rec
     before = records[: sum(header.offsets.values())]
     assert header.offsets == {where: sum(r[:2] == where for r in before) for where in header.offsets}
     assert header.latest == max(record.timestamp_ms for record in before)
-    assert len(marks_of(folder / "000000000001.avro")) >= 3
 
 
-def test_seeking_by_the_index_finds_what_reading_finds(long_log: tuple[Path, list[Record]]) -> None:
+def test_seeking_finds_what_reading_finds(long_log: tuple[Path, list[Record]]) -> None:
     folder, records = long_log
     rng = random.Random(1)
     source = source_of(folder)
@@ -75,54 +68,6 @@ def test_seeking_by_the_index_finds_what_reading_finds(long_log: tuple[Path, lis
         expected = [r for r in records if r.offset >= wanted.get((r.topic, r.partition), r.offset + 1)]
         assert source.poll(10_000, 0.0) == expected
     source.close()
-
-
-@pytest.mark.parametrize("harm", ["gone", "garbage", "of another", "cut", "shifted", "too low", "too high"])
-def test_whatever_the_index_says_the_data_is_read(
-    long_log: tuple[Path, list[Record]], tmp_path: Path, harm: str
-) -> None:
-    folder, records = long_log
-    for path in folder.glob("*.avro"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    segment = tmp_path / "000000000001.avro"
-    marks = marks_of(folder / segment.name)
-    with segment.open("rb") as file:
-        header = read_header(file)
-    made = {
-        "shifted": [index.Mark(mark.at + 1, mark.latest, mark.offsets) for mark in marks],
-        "too low": [index.Mark(m.at, m.latest, {w: max(0, o - 9) for w, o in m.offsets.items()}) for m in marks],
-        "too high": [index.Mark(m.at, m.latest, {w: o + 9 for w, o in m.offsets.items()}) for m in marks],
-    }
-    good = (folder / "000000000001.index").read_bytes()
-    if harm in made:
-        index.IndexWriter(segment, header, made[harm]).close()
-    elif harm != "gone":
-        other = (folder / "000000000002.index").read_bytes()
-        text = {"garbage": b"\xff\n" * 99, "of another": other[:33] + good[33:], "cut": good[: len(good) * 2 // 3]}
-        segment.with_suffix(".index").write_bytes(text[harm])
-    source = source_of(tmp_path)
-    ends = {where: high for where, (_, high) in source.watermarks().items()}
-    assert ends == {where: 1 + max(r.offset for r in records if r[:2] == where) for where in ends}
-    rng = random.Random(2)
-    for _ in range(15):
-        wanted = {where: rng.randrange(end + 1) for where, end in ends.items()}
-        source.assign(wanted)
-        assert source.poll(10_000, 0.0) == [r for r in records if r.offset >= wanted[r.topic, r.partition]]
-    source.close()
-
-
-def test_a_writer_that_opens_a_segment_writes_its_index_anew(
-    tmp_path: Path, long_log: tuple[Path, list[Record]]
-) -> None:
-    folder, records = long_log
-    data = (folder / "000000000001.avro").read_bytes()
-    (tmp_path / "000000000001.avro").write_bytes(data[:-1])
-    sink_of(tmp_path, FAST).close()
-    kept = marks_of(tmp_path / "000000000001.avro")
-    assert kept
-    assert kept == marks_of(folder / "000000000001.avro")[: len(kept)]
-    found = everything(tmp_path, heartbeats=True)
-    assert found == records[: len(found)]
 
 
 def test_many_readers_see_the_same_while_one_writes(tmp_path: Path) -> None:
@@ -164,45 +109,6 @@ def test_waiting_for_records_costs_no_processor_time(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_waiting_where_there_are_very_many_segments_lists_them_when_they_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = sink_of(tmp_path, FAST + "&segment.bytes=1000")
-    source = source_of(tmp_path)
-    source.assign({where: high for where, (_, high) in source.watermarks().items()})
-    listed: list[Path] = []
-    names = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(folder) or names(folder))
-    assert source.poll(10, 1.0) == []
-    assert len(listed) <= 2
-    assert {source.partitions() for _ in range(50)} == {tuple(sorted(sink._writer.offsets))}  # asked at every read
-    assert len(listed) <= 4
-    for number in range(20):
-        sink.send(*block(number)).result(DEADLINE)
-    found: list[Record] = []
-    while len(found) < 100:
-        polled = source.poll(1_000, 2.0)
-        assert polled
-        found += polled
-    assert len(list(tmp_path.glob("*.avro"))) > 5
-    sink.close()
-    source.close()
-
-
-def test_a_reader_keeps_nothing_of_segments_that_retention_has_removed(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path, FAST + "&segment.bytes=1000&retention.bytes=10000")
-    source = source_of(tmp_path)
-    source.assign({where: low for where, (low, _) in source.watermarks().items()})
-    for number in range(60):
-        sink.send(*block(number)).result(DEADLINE)
-        assert source.poll(1_000, DEADLINE)
-    kept, made = numbers_of(tmp_path), sink._writer._number
-    assert len(kept) < made / 2
-    assert len(source._log._segments._headers) <= len(kept) + 1
-    sink.close()
-    source.close()
-
-
 def test_retention_removes_the_oldest_segments_and_a_reader_there_is_told(tmp_path: Path) -> None:
     sink = sink_of(tmp_path, FAST + "&segment.bytes=2000&retention.bytes=10000")
     slow = source_of(tmp_path)
@@ -211,7 +117,6 @@ def test_retention_removes_the_oldest_segments_and_a_reader_there_is_told(tmp_pa
         sink.send(*block(number)).result(DEADLINE)
     sink.close()
     assert sum(path.stat().st_size for path in tmp_path.glob("*.avro")) < 14_000
-    assert {path.stem for path in tmp_path.glob("*.index")} == {path.stem for path in tmp_path.glob("*.avro")}
     reader = source_of(tmp_path)
     lows = {where: low for where, (low, _) in reader.watermarks().items()}
     assert min(lows.values()) > 1
@@ -262,34 +167,6 @@ def test_offsets_of_another_transport_are_kept_with_their_gaps(tmp_path: Path) -
     source.close()
 
 
-def test_the_index_is_used_where_offsets_have_gaps(tmp_path: Path) -> None:
-    """As those of a transactional stream, whose transactions end with a mark that is no record."""
-    rng = random.Random(4)
-    groups = [
-        [Record("block", number % 2, 10 * number + one, b"k", rng.randbytes(9_000), 1_000 + number) for one in range(5)]
-        for number in range(90)
-    ]
-    write(tmp_path, groups)
-    records = [record for group in groups for record in group]
-    segment = tmp_path / "000000000001.avro"
-    marks = marks_of(segment)
-    assert len(marks) == 3
-    LogWriter(tmp_path, FileSettings()).close()
-    assert marks_of(segment) == marks
-    segments = Segments(tmp_path)
-    for mark in marks:
-        assert segments.nearest_mark(1, mark.offsets) == mark.at
-    assert segments.newest_mark(1) == marks[-1]
-    segments.close()
-    source = open_source(f"file://{tmp_path}", APP, topics=["block"])
-    ends = {where: high for where, (_, high) in source.watermarks().items()}
-    for _ in range(40):
-        wanted = {where: rng.randrange(5, end + 1) for where, end in ends.items()}
-        source.assign({where: max(at, 10 * where[1]) for where, at in wanted.items()})
-        assert source.poll(10_000, 0.0) == [r for r in records if r.offset >= wanted[r[:2]]]
-    source.close()
-
-
 def test_partitions_can_be_moved_ahead_of_their_last_record(tmp_path: Path) -> None:
     records = [Record("block", 0, offset, b"k", b"v") for offset in range(3)]
     write(tmp_path, [records])
@@ -334,7 +211,6 @@ def test_a_topic_that_comes_later_is_noticed(tmp_path: Path) -> None:
     ("options", "names"),
     [
         ("fsync=sometimes", "fsync"),
-        ("fsync.interval.ms=0", "fsync.interval.ms"),
         ("segment.bytes=10", "segment.bytes"),
         ("segment.bytes=x", "segment.bytes"),
         ("retention.bytes=-2", "retention.bytes"),
@@ -543,9 +419,8 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return disk
 
 
-@pytest.mark.parametrize("policy", ["fsync=always", "fsync=interval&fsync.interval.ms=40"])
-def test_nothing_is_acknowledged_that_the_disk_does_not_keep(disk: Disk, tmp_path: Path, policy: str) -> None:
-    sink = sink_of(tmp_path, policy)
+def test_nothing_is_acknowledged_that_the_disk_does_not_keep(disk: Disk, tmp_path: Path) -> None:
+    sink = sink_of(tmp_path, "fsync=always")
     sizes = []
     for number in range(5):
         sink.send(*block(number)).result(DEADLINE)
@@ -553,18 +428,6 @@ def test_nothing_is_acknowledged_that_the_disk_does_not_keep(disk: Disk, tmp_pat
     sink.close()
     assert all(kept == written for kept, written in sizes)
     assert [written for _, written in sizes] == sorted({written for _, written in sizes})
-
-
-def test_at_intervals_the_disk_is_asked_once_for_all_that_came_in_one(disk: Disk, tmp_path: Path) -> None:
-    sink = sink_of(tmp_path, "fsync=interval&fsync.interval.ms=100")
-    began, before = time.monotonic(), len(disk.asked)
-    futures = [sink.send(*block(number)) for number in range(100)]
-    for future in futures:
-        future.result(DEADLINE)
-    took, asked = time.monotonic() - began, len(disk.asked) - before
-    assert took >= 0.1  # acknowledgements wait for it
-    assert 1 <= asked <= 1 + took / 0.1
-    sink.close()
 
 
 def test_never_means_that_the_operating_system_is_trusted(disk: Disk, tmp_path: Path) -> None:

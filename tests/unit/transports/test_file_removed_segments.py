@@ -50,7 +50,7 @@ def step_until(recorder: Recorder, count: int) -> None:
         recorder.step(0.05)
 
 
-@pytest.mark.parametrize("options", ["fsync=always", "fsync=interval", "fsync=never"])
+@pytest.mark.parametrize("options", ["fsync=always", "fsync=never"])
 def test_nothing_is_acknowledged_into_a_segment_that_was_removed(tmp_path: Path, options: str) -> None:
     sink = fill(tmp_path, 0, 5, options)
     (tmp_path / SEGMENT).unlink()

@@ -113,7 +113,7 @@ def test_an_option_of_another_transport_is_refused(tmp_path: Path, opened: Openi
     broker = MemoryBroker("here")
     for url, option in (
         (f"file://{tmp_path}/log", "linger.ms"),
-        (f"file://{tmp_path}/log", "fsync_interval_ms"),
+        (f"file://{tmp_path}/log", "segment_bytes"),
         ("null://", "fsync"),
         ("memory://here", "cardinal.partitions"),
     ):
@@ -122,15 +122,6 @@ def test_an_option_of_another_transport_is_refused(tmp_path: Path, opened: Openi
         assert error.setting == option
     assert not (tmp_path / "log").exists()
     broker.close()
-
-
-@pytest.mark.parametrize("fsync", ["", "fsync=always&", "fsync=never&"])
-def test_an_interval_is_refused_where_the_disk_is_not_synced_at_intervals(tmp_path: Path, fsync: str) -> None:
-    url = f"file://{tmp_path}/log?{fsync}fsync.interval.ms=5"
-    for opened in OPENINGS:
-        error = _refused(lambda opened=opened: opened(url))
-        assert "fsync.interval.ms is for fsync=interval only" in str(error)
-    assert not (tmp_path / "log").exists()
 
 
 @pytest.mark.parametrize(
