@@ -78,8 +78,8 @@ def test_every_topic_carries_what_it_takes_and_small_messages_go_at_once(
 
 @pytest.mark.parametrize(
     ("options", "settings"),
-    [("&cardinal.queue.bytes=65536", {}), ("", {"max_blocks": 16}), ("", {"max_bytes": 65_536})],
-    ids=["bytes in the sink", "blocks", "bytes"],
+    [("&queue.buffering.max.kbytes=32", {}), ("", {"max_blocks": 16}), ("", {"max_bytes": 65_536})],
+    ids=["bytes in the client", "blocks", "bytes"],
 )
 def test_while_the_broker_stands_still_only_so_much_is_taken_and_then_all_of_it_arrives_in_order(
     cardinal_killable_broker: EmbeddedKafka, options: str, settings: dict[str, int]

@@ -16,7 +16,7 @@ from cardinal.protocols.streams import Completed, Payload, Reassembler
 from cardinal.protocols.streams.types import SEALED_HEADER, Record
 
 pytestmark = pytest.mark.broker
-SMALL = "?cardinal.queue.bytes=32768&queue.buffering.max.messages=100&queue.buffering.max.kbytes=1024"
+SMALL = "?queue.buffering.max.messages=100&queue.buffering.max.kbytes=32"
 """Room for so little that everybody waits for everybody."""
 
 

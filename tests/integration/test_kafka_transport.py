@@ -209,8 +209,7 @@ def test_options_of_the_reference_are_taken(cardinal_broker: EmbeddedKafka) -> N
 def test_more_than_may_be_under_way_waits_and_arrives(cardinal_broker: EmbeddedKafka) -> None:
     app = _blocks()
     url = (
-        f"kafka://{cardinal_broker.bootstrap}?cardinal.queue.bytes=65536"
-        "&queue.buffering.max.messages=50&queue.buffering.max.kbytes=1024&linger.ms=0"
+        f"kafka://{cardinal_broker.bootstrap}?queue.buffering.max.messages=50&queue.buffering.max.kbytes=64&linger.ms=0"
     )
     with Producer(url, app, producer_id="one", max_blocks=8) as producer:
         futures = [producer.add(_payload(number, values=40)) for number in range(50)]

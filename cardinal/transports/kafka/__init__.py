@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, cast
 from cardinal._concurrency import run_in_thread
 
 from .admin import Cluster, TopicAdmin, TopicInfo
-from .fenced import FencedKafkaSink
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
 from .source import KafkaSource, read_recent
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from cardinal.transports.registry import Topics
 
 __all__ = [
-    "FencedKafkaSink",
     "KafkaSettings",
     "KafkaSink",
     "KafkaSource",
@@ -46,7 +44,9 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> KafkaSink:
     return _open(kafka_settings(url), app, producer_id)
 
 
-def open_fenced_sink(settings: KafkaSettings, app: Topics, *, producer_id: str, log: TopicInfo) -> FencedKafkaSink:
+def open_fenced_sink(
+    settings: KafkaSettings, app: Topics, *, producer_id: str, log: TopicInfo
+) -> TransactionalKafkaSink:
     """A sink for the application's topics and one more in the same transactions, whose name is the transactional id.
 
     Opening it ends what the last owner of the id left open: its transaction is aborted, or its commit completed.
@@ -61,7 +61,7 @@ def open_fenced_sink(settings: KafkaSettings, app: Topics, *, producer_id: str, 
         TopicError, UnreachableError, RefusedError, FencedError: as :func:`open_sink`.
 
     """
-    return cast("FencedKafkaSink", _open(settings, app, producer_id, log))
+    return cast("TransactionalKafkaSink", _open(settings, app, producer_id, log))
 
 
 def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo | None = None) -> KafkaSink:
@@ -79,7 +79,6 @@ def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo
         KafkaSink,
         topics=topics,
         producer_id=producer_id,
-        queue_bytes=settings.queue_bytes,
         reasons=cluster.reasons,
         recent=lambda limit: read_recent(settings, app.default_topic, limit),
         channel=admin.ensure_channel,
@@ -92,8 +91,7 @@ def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo
         default = [(app.default_topic, number) for number in range(topics[app.default_topic].partitions)]
         plain = make({name: value for name, value in config.items() if name not in TRANSACTIONS})
         try:
-            kind = TransactionalKafkaSink if log is None else FencedKafkaSink
-            sink = kind(
+            sink = TransactionalKafkaSink(
                 config,
                 timeout=settings.transaction_timeout,
                 connect_timeout=settings.connect_timeout,

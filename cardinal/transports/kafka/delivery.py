@@ -7,7 +7,8 @@ Rules:
 2. A sending thread polls every :data:`_POLL_EVERY` messages. A background thread polls when no other has recently:
    polling always costs a third of all processor time, as two threads compete for the interpreter (blocks of ten
    messages).
-3. A thread that runs callbacks never waits for capacity: it may be the only one that can free some.
+3. The client's queue bounds what is in flight: a thread that sends while it is full polls until a report frees a
+   place. Closing purges the queue, so nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
+from cardinal.protocols.streams.types import Routed
 from cardinal.transports.written import Written
 
 from .errors import kafka_error
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from confluent_kafka import Message, Producer
-
-    from cardinal.protocols.streams.types import Routed
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 Done: TypeAlias = "Callable[[BaseException | None], None]"
@@ -111,7 +111,6 @@ class _OfThread(threading.local):
     """State of a thread."""
 
     calls_back = False
-    frees_capacity = False
 
 
 class Outbound:
@@ -143,15 +142,6 @@ class Outbound:
         """True when no thread polls any more."""
         return self._closed.is_set()
 
-    @property
-    def may_wait(self) -> bool:
-        """True if this thread may wait for capacity (rule 3)."""
-        return not (self._this.calls_back or self._this.frees_capacity)
-
-    def never_waits(self) -> None:
-        """Mark this thread as one that frees capacity, and thus never waits for it."""
-        self._this.frees_capacity = True
-
     def delivery(
         self, total: int, done: Callable[[KafkaError | None], None], written: Mapping[bytes, Written] = _NOWHERE
     ) -> Delivery:
@@ -167,7 +157,7 @@ class Outbound:
                 # Positional arguments halve the cost of the call; "callback" and "on_delivery" are synonyms.
                 produce(topic, value, key, _ANY_PARTITION, report, report, _NOW, headers)
             except BufferError:
-                self._send_when_free(message, headers, delivery)
+                self._send_when_free(message, _ANY_PARTITION, headers, delivery)
             except KafkaException as error:
                 report(kafka_error(error), None)
         self._since_polled += len(messages)
@@ -177,16 +167,7 @@ class Outbound:
     def send_heartbeats(self, partitions: Sequence[tuple[str, int]], headers: Headers, delivery: Delivery) -> None:
         """Send an empty record to each of these partitions."""
         for topic, number in partitions:
-            while True:
-                try:
-                    self.client.produce(topic, b"", b"", number, on_delivery=delivery.report, headers=headers)
-                except BufferError:
-                    self._poll(_FULL_SECONDS)  # its queue is full
-                except KafkaException as error:  # the topic was recreated with fewer partitions
-                    delivery.report(kafka_error(error), None)
-                    break
-                else:
-                    break
+            self._send_when_free(Routed(topic, b"", b""), number, headers, delivery)
 
     def poll(self, seconds: float) -> None:
         """Poll for reports, waiting up to ``seconds`` for the first, and call back for complete deliveries."""
@@ -250,17 +231,14 @@ class Outbound:
         finally:
             self._this.calls_back = False
 
-    def _send_when_free(self, message: Routed, headers: Headers, delivery: Delivery) -> None:
+    def _send_when_free(self, message: Routed, partition: int, headers: Headers, delivery: Delivery) -> None:
+        topic, key, value = message
         while True:
-            # Any report frees a slot of the queue.
-            self._poll(_FULL_SECONDS)
             try:
-                self.client.produce(
-                    message.topic, message.value, message.key, on_delivery=delivery.report, headers=headers
-                )
+                self.client.produce(topic, value, key, partition, on_delivery=delivery.report, headers=headers)
             except BufferError:
-                time.sleep(_FULL_SECONDS)
-            except KafkaException as error:
+                self._poll(_FULL_SECONDS)  # any report frees a place of the queue
+            except KafkaException as error:  # the topic was recreated with fewer partitions, say
                 delivery.report(kafka_error(error), None)
                 return
             else:

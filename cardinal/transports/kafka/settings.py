@@ -53,8 +53,9 @@ _PRODUCER: Final[Mapping[str, str]] = {
     # loopback and with 10 ms of latency, up to 3 % more bytes on the topics.
     "linger.ms": "0",
     "message.timeout.ms": "120000",
-    "queue.buffering.max.messages": "1000000",
-    "queue.buffering.max.kbytes": str(256 * 1024),
+    # Beyond this much unacknowledged a sending thread waits. The client has some 300 bytes more for each message.
+    "queue.buffering.max.messages": "400000",
+    "queue.buffering.max.kbytes": str(64 * 1024),
 }
 _BATCH_BYTES: Final = 1 << 20
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
@@ -170,9 +171,6 @@ class KafkaSettings(TransportOptions):
 
     connect_timeout_ms: Annotated[PositiveInt, Field(alias="cardinal.connect.timeout.ms")] = 10_000
     """Milliseconds in which a broker must answer."""
-
-    queue_bytes: Annotated[PositiveInt, Field(alias="cardinal.queue.bytes")] = 64 << 20
-    """Bytes that may be sent and not yet acknowledged before a producer waits."""
 
     @classmethod
     def given(cls, url: TransportUrl) -> dict[str, str]:

@@ -5,8 +5,7 @@ Rules:
 1. Idempotent, acknowledged by all in-sync replicas, partition by FNV-1a of the key, as the Go implementation does:
    copies of one key from any number of producers meet in one partition.
 2. A message larger than its topic or the client allows is refused before the first message of its call is sent.
-3. Bytes in flight are bounded: a sending thread waits, and polls meanwhile (:mod:`.delivery`). A thread that runs
-   callbacks never waits; it sends only seals, for which the client's queue has capacity beyond the bound.
+3. The client's queue bounds what is in flight: a sending thread waits, and polls meanwhile (:mod:`.delivery`).
 4. A failed message fails its call, and no other one.
 5. When the client stops for good, every call in flight and every later one fails with a ClientStoppedError, or with a
    FencedError where another producer took over.
@@ -72,7 +71,6 @@ class KafkaSink(Sink):
         config: librdkafka's properties for a producer.
         topics: every topic that may be written, by name.
         producer_id: goes into a header of every record.
-        queue_bytes: bytes that may be in flight before ``send`` waits.
         reasons: collects the broker's refusals.
         recent: reads the newest records of the default topic.
         channel: creates the topic of a reorg channel, or checks the one that exists.
@@ -89,7 +87,6 @@ class KafkaSink(Sink):
         topics: Mapping[str, TopicInfo],
         *,
         producer_id: str,
-        queue_bytes: int,
         reasons: Reasons,
         recent: Callable[[int], list[Record]],
         channel: Callable[[str], TopicInfo],
@@ -104,12 +101,10 @@ class KafkaSink(Sink):
         self._overhead = _OVERHEAD + self._more_headers + len(producer_id.encode())
         self._most = int(config["message.max.bytes"])
         self._limits = {name: self._limit(topic) for name, topic in topics.items()}
-        self._queue_bytes = queue_bytes
         self._recent = recent
         self._channel = channel
         self._cluster = cluster
         self._lock = threading.Lock()
-        self._in_flight = 0
         self._calls = 0
         self._closed = False
         self._refusal: RefusedError | None = None
@@ -145,7 +140,7 @@ class KafkaSink(Sink):
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
         """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
-        size = self.check(block if seal is None else (*block, seal))
+        self.check(block if seal is None else (*block, seal))
         future = new_future()
 
         def acknowledged(error: BaseException | None) -> None:
@@ -155,7 +150,7 @@ class KafkaSink(Sink):
                 settle(future, error)
 
         if block:
-            delivery = self._admit(block[0].key, len(block), size, acknowledged, written)
+            delivery = self._admit(block[0].key, len(block), acknowledged, written)
             self._outbound.send(block, self._headers, delivery)
         else:
             acknowledged(None)
@@ -167,10 +162,10 @@ class KafkaSink(Sink):
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records with their own headers: see :meth:`cardinal.transports.base.Sink.replay`."""
-        size = self.check([Routed(record.topic, record.key, record.value) for record in records])
+        self.check([Routed(record.topic, record.key, record.value) for record in records])
         future = new_future()
         if records:
-            delivery = self._admit(records[0].key, len(records), size, partial(settle, future))
+            delivery = self._admit(records[0].key, len(records), partial(settle, future))
             self._send_records(records, delivery)
         else:
             future.set_result(None)
@@ -187,7 +182,7 @@ class KafkaSink(Sink):
     def beat(self, partitions: Sequence[tuple[str, int]]) -> Future[None]:
         """Send one record with an empty key to each of these partitions, at least one."""
         future = new_future()
-        delivery = self._admit(b"", len(partitions), 0, partial(settle, future))
+        delivery = self._admit(b"", len(partitions), partial(settle, future))
         self._outbound.send_heartbeats(partitions, self._headers, delivery)
         return future
 
@@ -214,8 +209,8 @@ class KafkaSink(Sink):
         while self._calls:
             if time.monotonic() > deadline:
                 raise self._reasons.refusal() or TransportError(
-                    f"{self._calls} sends of {self._in_flight} bytes are not acknowledged after {timeout:g} s; "
-                    "they stay in flight; retry the flush or close"
+                    f"{self._calls} sends are not acknowledged after {timeout:g} s; they stay in flight; retry the "
+                    "flush or close"
                 )
             self._outbound.poll(_SLICE_SECONDS)
 
@@ -227,19 +222,19 @@ class KafkaSink(Sink):
         with contextlib.suppress(CardinalError):  # what is left fails its own futures below
             self.flush(CLOSE_SECONDS)
         with self._lock:
-            self._closed = True  # no call that waits for capacity is admitted any more
-        for _ in range(2):  # a call that fails may send a seal
-            if self._calls:
-                self._refusal = self._refusal or self._reasons.refusal()
-                self._outbound.fail_unacknowledged(CLOSE_SECONDS)
+            self._closed = True
+        while self._calls:  # a call that is still sending sends its rest, and one that fails may send a seal
+            self._refusal = self._refusal or self._reasons.refusal()
+            self._outbound.fail_unacknowledged(CLOSE_SECONDS)
         self._outbound.close(CLOSE_SECONDS)
 
     # --- inside --------------------------------------------------------------------------------------------
 
     def _send_seal(self, batch: Routed, done: Done, written: Written | None) -> None:
-        """Send a Batch, which is not counted and never waits."""
-        self._count_in(0)
-        self._outbound.send((batch,), self._seal(batch, written), self._delivery(batch.key, 1, 0, done))
+        """Send a Batch, also while the sink is being closed: its content was admitted."""
+        with self._lock:
+            self._calls += 1
+        self._outbound.send((batch,), self._seal(batch, written), self._delivery(batch.key, 1, done))
 
     def _seal(self, batch: Routed, written: Written | None) -> Headers:
         """The headers of a Batch, with the ranges of its block where the topic allows a message of that size."""
@@ -283,21 +278,11 @@ class KafkaSink(Sink):
             limit=limit,
         )
 
-    def _admit(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
-        """Wait for capacity, and count the call in."""
-        size += count * self._overhead
-        self._wait_for_capacity(size)
-        self._count_in(size, unless_closed=True)
-        return self._delivery(key, count, size, done, written)
+    def _admit(self, key: bytes, count: int, done: Done, written: Written | None = None) -> Delivery:
+        self._count_in()
+        return self._delivery(key, count, done, written)
 
-    def _wait_for_capacity(self, size: int) -> None:
-        """True if there is capacity; a call that is larger than the bound is sent alone."""
-        while self._in_flight and self._in_flight + size > self._queue_bytes and self._outbound.may_wait:
-            if self._closed:
-                break
-            self._outbound.poll(_SLICE_SECONDS)
-
-    def _delivery(self, key: bytes, count: int, size: int, done: Done, written: Written | None = None) -> Delivery:
+    def _delivery(self, key: bytes, count: int, done: Done, written: Written | None = None) -> Delivery:
         """The delivery of a call that was counted in."""
 
         def settled(error: KafkaError | None) -> None:
@@ -306,20 +291,18 @@ class KafkaSink(Sink):
             try:
                 done(None if error is None else self._failed(error, key[HASH]))
             finally:
-                self._count_out(size)  # last: the next message of the block is counted in by then
+                self._count_out()  # last: the next message of the block is counted in by then
 
         return self._outbound.delivery(count, settled, {} if written is None else {key[HASH]: written})
 
-    def _count_in(self, size: int, *, unless_closed: bool = False) -> None:
+    def _count_in(self) -> None:
         with self._lock:
-            if unless_closed and self._closed:
+            if self._closed:
                 raise TransportError("this sink is closed; open another one")
-            self._in_flight += size
             self._calls += 1
 
-    def _count_out(self, size: int) -> None:
+    def _count_out(self) -> None:
         with self._lock:
-            self._in_flight -= size
             self._calls -= 1
 
     def _send_records(self, records: Sequence[Record], delivery: Delivery) -> None:
@@ -331,10 +314,7 @@ class KafkaSink(Sink):
 
     def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """The error for a block with an unacknowledged message."""
-        return self._meaning(error, self._outbound.stopped, block_hash)
-
-    def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
-        """As :meth:`_failed`, given the error with which the client stopped, if it has."""
+        stopped = self._outbound.stopped
         if self._refusal is not None and error.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - public code with a private name
             return self._refusal
         mapped = self._reasons.map(stopped or error, "while taking messages")

@@ -6,13 +6,17 @@ Rules:
    sink works the calls off, one after the other.
 2. The rule of sealing holds inside a transaction as well: seals are sent when all content is acknowledged, and what
    comes last when all seals are. So a reader of uncommitted records is promised no less than without transactions.
-3. A transaction that fails is aborted, and its call can be made again.
-4. A second producer with our transactional id fences us: a :class:`~cardinal.errors.FencedError`. The broker does so
-   with the same code when a transaction was open for longer than ``transaction.timeout.ms`` (we were stopped, or the
-   broker was away); our own clock tells the two apart. Then, and after every other fatal error (a broker that was
-   killed may have lost a transaction that began while it died), the sink fails with a
-   :class:`~cardinal.errors.ClientStoppedError`: a new producer sends again. Two producers never fence each other in
-   turn: the one whose transaction was not overdue ends.
+3. The first unclean end is the sink's last: the transaction is aborted, so that readers need not wait for its timeout,
+   and the call and all later ones fail. librdkafka lacks KIP-890 (its issue 5423): a request to end a transaction that
+   a broken connection left somewhere may arrive later, and then ends the next transaction of the same producer epoch.
+   A new client takes the transactional id with the next epoch, in which that request is refused. Unclean is
+   (facts/replication.md, RD9): a message that was not acknowledged; a commit that was not answered within
+   ``transaction.timeout.ms``, which may have taken place or not; a connection that was lost since the transaction
+   began, though its commit was reported and its call ends well.
+4. The error is a :class:`~cardinal.errors.ClientStoppedError`: a new producer sends again. Where a second producer with
+   our transactional id fences us, it is a :class:`~cardinal.errors.FencedError`. The broker does so with the same code
+   when a transaction was open for too long (we were stopped, or the broker was away); our own clock tells the two
+   apart. Two producers never fence each other in turn: the one whose transaction was not overdue ends.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -40,7 +44,7 @@ from cardinal.errors import (
 from cardinal.protocols.streams.types import Routed
 
 from .errors import kafka_error
-from .sink import CLOSE_SECONDS, HASH, KafkaSink
+from .sink import CLOSE_SECONDS, HASH, LOG, KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,6 +61,11 @@ _SLICE: Final = 1.0
 _IDLE_SECONDS: Final = 0.5
 _REPORT_SECONDS: Final = 0.002
 """Delay until an acknowledged stage is noticed, where the other thread received the reports."""
+_WAITING_MAX: Final = 64
+"""Transactions that wait for those before them until the next call waits as well."""
+_INFORMATION: Final = "6"
+"""The ``log_level`` from which on lost connections are logged."""
+_LOST: Final = "in state UP"
 _SETTINGS: Final = frozenset(
     {
         KafkaError.INVALID_TRANSACTION_TIMEOUT,
@@ -78,7 +87,6 @@ class _Call(NamedTuple):
     """The messages of one transaction, and its future."""
 
     block_hash: bytes
-    size: int
     topics: set[str]
     stages: list[_Stage]
     future: Future[None]
@@ -106,6 +114,8 @@ class TransactionalKafkaSink(KafkaSink):
 
     """
 
+    _more_headers: ClassVar[int] = 32  # cardinal-agreed and its twelve bytes
+
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - passed through
@@ -120,14 +130,19 @@ class TransactionalKafkaSink(KafkaSink):
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._since: float | None = None
-        self._overdue = False
-        """True once a transaction was open for too long."""
+        self._was_overdue = False
+        self._connections = _Connections()
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
         self._capabilities = replace(self._capabilities, transaction_seconds=timeout, polled=False)
         self._behind_markers = set(self._topics)
         self._worker = threading.Thread(target=self._process, name="cardinal-kafka-transactions", daemon=True)
         self._worker.start()
+
+    @property
+    def usable(self) -> bool:
+        """False when it has stopped for good."""
+        return self._outbound.stopped is None and not self._outbound.closed
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
@@ -145,7 +160,7 @@ class TransactionalKafkaSink(KafkaSink):
     ) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.Sink.transact`; for each seal, further ``headers``."""
         everything = [*content, *seals, *last]
-        size = self.check(everything)
+        self.check(everything)
         stages: list[_Stage] = []
         if content:
 
@@ -164,7 +179,7 @@ class TransactionalKafkaSink(KafkaSink):
         if last:
             stages.append(_Stage(len(last), lambda delivery: self._outbound.send(last, self._headers, delivery)))
         topics = {message.topic for message in everything}
-        return self._enqueue(everything[0].key[HASH] if everything else b"", size, topics, stages)
+        return self._enqueue(everything[0].key[HASH] if everything else b"", topics, stages)
 
     def uncommitted_ends(self) -> Ends | None:
         """See :meth:`cardinal.transports.base.Sink.uncommitted_ends`."""
@@ -175,18 +190,18 @@ class TransactionalKafkaSink(KafkaSink):
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """One transaction: see :meth:`cardinal.transports.base.Sink.replay`."""
-        size = self.check([Routed(record.topic, record.key, record.value) for record in records])
+        self.check([Routed(record.topic, record.key, record.value) for record in records])
         stage = _Stage(len(records), lambda delivery: self._send_records(records, delivery))
         first = records[0].key[HASH] if records else b""
         topics = {record.topic for record in records}
-        return self._enqueue(first, size, topics, [stage] if records else [])
+        return self._enqueue(first, topics, [stage] if records else [])
 
     def heartbeat(self, partitions: Sequence[tuple[str, int]], timeout: float) -> None:
         """One heartbeat into each of these partitions, outside of transactions."""
         self._plain.heartbeat(partitions, timeout)
 
     def close(self) -> None:
-        """Flush for a bounded time, abort the open transaction, release the connection."""
+        """Flush for a bounded time, fail the remaining calls, release the connection."""
         super().close()
         self._calls_waiting.put(None)
         if threading.current_thread() is not self._worker:
@@ -195,19 +210,18 @@ class TransactionalKafkaSink(KafkaSink):
 
     # --- the worker ----------------------------------------------------------------------------------------
 
-    def _enqueue(self, block_hash: bytes, size: int, topics: set[str], stages: list[_Stage]) -> Future[None]:
+    def _enqueue(self, block_hash: bytes, topics: set[str], stages: list[_Stage]) -> Future[None]:
         future = new_future()
         if stages:
-            size += sum(stage.messages for stage in stages) * self._overhead
-            self._wait_for_capacity(size)
-            self._count_in(size, unless_closed=True)
-            self._calls_waiting.put(_Call(block_hash, size, topics, stages, future))
+            self._count_in()
+            while self._calls_waiting.qsize() >= _WAITING_MAX and threading.current_thread() is not self._worker:
+                time.sleep(_REPORT_SECONDS)
+            self._calls_waiting.put(_Call(block_hash, topics, stages, future))
         else:
             future.set_result(None)
         return future
 
     def _process(self) -> None:
-        self._outbound.never_waits()
         while (call := self._next_call()) is not None:
             error: BaseException | None = None
             self._behind_markers |= call.topics
@@ -215,11 +229,8 @@ class TransactionalKafkaSink(KafkaSink):
                 self._transaction(call)
             except Exception as failure:  # noqa: BLE001 - it ends the call's future; the thread serves further calls
                 error = failure
-            self._count_out(call.size)
+            self._count_out()
             settle(call.future, error)
-        if self._since is not None and self._outbound.stopped is None:
-            with contextlib.suppress(KafkaException):
-                self._outbound.client.abort_transaction(_SLICE)
 
     def _next_call(self) -> _Call | None:
         """The next call. When idle, and at the end, send heartbeats to partitions that end with a marker."""
@@ -241,27 +252,29 @@ class TransactionalKafkaSink(KafkaSink):
                 self._plain.beat(partitions)
 
     def _transaction(self, call: _Call) -> None:
-        """Begin, send stage by stage, commit. DeliveryError, FencedError, …: it was aborted."""
+        """Begin, send stage by stage, commit; the error of an unclean end."""
         if self._outbound.closed:
             raise TransportError("the sink was closed before this could be sent")
         if (stopped := self._outbound.stopped) is not None:
             raise self._failed(stopped, call.block_hash)
+        self._outbound.poll(0)
+        self._connections.lost = ""  # nothing was in flight when it was lost
+        self._since = time.monotonic()
         try:
             self._outbound.client.begin_transaction()
-            self._since = time.monotonic()
             for stage in call.stages:
                 self._send(stage)
-            self._patiently(self._outbound.client.commit_transaction, until=self._commit_until())
-            self._reasons.forget()
+            self._patiently(self._outbound.client.commit_transaction)
         except _UndeliveredError as error:
-            raise self._abort(error.error, call.block_hash) from None
+            raise self._stop(error.error, call.block_hash) from None
         except KafkaException as error:
-            raise self._abort(kafka_error(error), call.block_hash) from None
+            raise self._stop(kafka_error(error), call.block_hash) from None
         self._since = None
-
-    def _commit_until(self) -> float | None:
-        """Time at which an unanswered commit counts as failed; None: it is waited for."""
-        return None
+        self._reasons.forget()
+        # The client logs a lost connection before it makes another, and the commit's answer came on that one.
+        self._outbound.poll(0)
+        if lost := self._connections.lost:
+            self._outbound.stop(KafkaError(KafkaError._TRANSPORT, lost))  # noqa: SLF001 - public code with a private name
 
     def _send(self, stage: _Stage) -> None:
         """Send the messages of a stage and wait until all of them are acknowledged."""
@@ -276,14 +289,13 @@ class TransactionalKafkaSink(KafkaSink):
         if delivery.error is not None:
             raise _UndeliveredError(self._outbound.stopped or delivery.error)
 
-    def _patiently(self, step: Callable[[float], None], *, until: float | None = None) -> None:
-        """Commit or abort, and retry while the broker does not answer."""
+    def _patiently(self, step: Callable[[float], None]) -> None:
+        """Commit or abort, and retry while the broker does not answer and the transaction may be open."""
         while True:
             try:
                 step(_SLICE)
             except KafkaException as error:
-                late = until is not None and time.monotonic() > until
-                if late or self._outbound.closed or not kafka_error(error).retriable():
+                if self._overdue or self._outbound.closed or not kafka_error(error).retriable():
                     raise
             except KafkaError as error:  # type: ignore[misc] # see Outbound
                 self._outbound.stop(error)
@@ -291,42 +303,31 @@ class TransactionalKafkaSink(KafkaSink):
             else:
                 return
 
-    def _abort(self, error: KafkaError, block_hash: bytes) -> CardinalError:
-        """Abort the open transaction, and return the error for its call; where that is impossible, stop the sink.
-
-        The broker may have aborted an overdue transaction already, and then fences us in the next one. So an overdue
-        transaction stops the sink, even if the abort succeeds.
-        """
-        since = self._since
-        if since is not None and not error.fatal():
+    def _stop(self, error: KafkaError, block_hash: bytes) -> TransportError:
+        """Abort the open transaction, stop for good, and return the error for its call."""
+        if not error.fatal():
             try:
-                self._patiently(self._outbound.client.abort_transaction, until=since + self._timeout)
+                self._patiently(self._outbound.client.abort_transaction)
             except KafkaException as failure:
                 error = kafka_error(failure) if kafka_error(failure).fatal() else error
-            else:
-                since = None
-        error = self._outbound.stopped or error  # the polling thread may have received it
-        self._overdue = self._is_overdue
-        if self._overdue or error.fatal():
-            self._since = None  # the transaction is over
-            self._outbound.stop(error)
-            return self._failed(error, block_hash)
-        self._since = since
-        return self._meaning(error, None, block_hash)
+        self._was_overdue = self._overdue
+        self._since = None
+        self._outbound.stop(self._outbound.stopped or error)  # the polling thread may have received it
+        return self._failed(error, block_hash)
 
     @property
-    def _is_overdue(self) -> bool:
-        """True if a transaction is or was open for longer than the timeout."""
-        return self._overdue or (self._since is not None and time.monotonic() - self._since >= self._timeout)
+    def _overdue(self) -> bool:
+        """True if the transaction is open for longer than the timeout, or the last one was."""
+        return self._was_overdue or (self._since is not None and time.monotonic() - self._since >= self._timeout)
 
-    def _meaning(self, error: KafkaError, stopped: KafkaError | None, block_hash: bytes) -> TransportError:
+    def _failed(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """As for a sink without transactions; an overdue transaction was not fenced by another producer."""
-        if stopped is not None and self._is_overdue:
+        if self._overdue:
             return ClientStoppedError(
                 f"a transaction was open for longer than transaction.timeout.ms ({self._timeout:g} s), and the broker "
                 "has aborted it: restart the producer, and resend unacknowledged blocks"
             )
-        return super()._meaning(error, stopped, block_hash)
+        return super()._failed(error, block_hash)
 
     def _look_at_refusal(self) -> None:
         """Nothing: no message is retried for longer than its transaction may be open."""
@@ -335,6 +336,10 @@ class TransactionalKafkaSink(KafkaSink):
         producer = super()._connect()
         self._acquire_id(producer)
         return producer
+
+    def _client_config(self) -> Mapping[str, Any]:
+        self._connections.forwards = self._config["log_level"] != "0"
+        return {"log_level": max(self._config["log_level"], _INFORMATION), "logger": self._connections}
 
     def _acquire_id(self, client: Producer) -> None:
         """Acquire the transactional id: its last owner is fenced, and an open transaction of that one is aborted.
@@ -368,3 +373,19 @@ class TransactionalKafkaSink(KafkaSink):
                     raise self._reasons.unreachable(self._connect_timeout) from None
             else:
                 return
+
+
+class _Connections:
+    """Logger of a client, for what nothing else reports: a connection was lost, which it will make again."""
+
+    def __init__(self) -> None:
+        self.lost = ""
+        self.forwards = False
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Log a line of librdkafka's; called by the thread that polls."""
+        line = text % values
+        if _LOST in line:
+            self.lost = line.rpartition("]: ")[2]
+        if self.forwards:
+            LOG.log(level, "%s", line)

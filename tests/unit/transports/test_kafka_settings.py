@@ -65,13 +65,13 @@ def test_a_property_reaches_the_client_by_url_and_by_settings(name: str, value: 
 def test_short_forms_and_other_names_set_the_property_that_they_stand_for() -> None:
     settings = settings_of(
         "kafka://host?fetch.default=5&max.waittime=6&net.maxopenrequests=2&log=1&partitions=3&replication=2"
-        "&retention.ms=-1&max.message.bytes=9&cardinal.connect.timeout.ms=1500&cardinal.queue.bytes=7"
+        "&retention.ms=-1&max.message.bytes=9&cardinal.connect.timeout.ms=1500"
     )
     found = settings.properties
     assert (found["fetch.message.max.bytes"], found["fetch.wait.max.ms"], found["log_level"]) == ("5", "6", "6")
     assert found["max.in.flight.requests.per.connection"] == "2"
     assert (settings.partitions, settings.replication, settings.retention_ms) == (3, 2, -1)
-    assert (settings.max_message_bytes, settings.connect_timeout, settings.queue_bytes) == (9, 1.5, 7)
+    assert (settings.max_message_bytes, settings.connect_timeout) == (9, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,6 @@ def test_a_login_or_an_encryption_that_would_be_ignored_is_refused(url: str, say
         ("cardinal.retention.ms=-2", "cardinal.retention.ms"),
         ("cardinal.max.message.bytes=s3cr3t", "cardinal.max.message.bytes"),
         ("cardinal.connect.timeout.ms=-1", "cardinal.connect.timeout.ms"),
-        ("cardinal.queue.bytes=0", "cardinal.queue.bytes"),
     ],
 )
 def test_a_value_that_cannot_work_is_refused_by_the_name_of_its_option(options: str, named: str) -> None:
@@ -213,7 +212,7 @@ def test_a_value_that_cannot_work_is_refused_by_the_name_of_its_option(options: 
     ("option", "says"),
     [
         ("cardinal.partitons=1", "did you mean cardinal.partitions?"),
-        ("queue.bytes=1", "did you mean cardinal.queue.bytes?"),
+        ("connect.timeout.ms=1", "did you mean cardinal.connect.timeout.ms?"),
         ("cardinal.nothing=1", "use a librdkafka property, or cardinal.connect.timeout.ms, cardinal.max.message.bytes"),
         ("compresion.type=lz4", "did you mean compression.type?"),
         ("sasl.usename=me", "did you mean sasl.username?"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from types import MappingProxyType
 
@@ -32,12 +31,11 @@ def reasons() -> Reasons:
 
 def a_sink(reasons: Reasons, options: Mapping[str, str] = MappingProxyType({})) -> KafkaSink:
     """A sink with room for one message."""
-    settings = kafka_settings(parse_url("kafka://127.0.0.1:1"))
+    settings = kafka_settings(parse_url("kafka://127.0.0.1:1?queue.buffering.max.messages=1"))
     return KafkaSink(
         {**settings.producer(1_000_000, "one"), **options},
         {"blocks": TopicInfo("blocks", 1, 1_000_000)},
         producer_id="one",
-        queue_bytes=2_000,
         reasons=reasons,
         recent=lambda _: [],
         channel=lambda name: TopicInfo(name, 1, 1_000_000),
@@ -53,27 +51,20 @@ def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSin
         yield sink
 
 
-def test_whoever_waits_for_room_when_it_is_closed_is_told_so(sink: KafkaSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits, wait = threading.Event(), KafkaSink._wait_for_capacity
-
-    def waiting(self: KafkaSink, size: int) -> None:
-        waits.set()
-        wait(self, size)
-
+def test_whoever_waits_for_room_ends_when_it_is_closed(sink: KafkaSink) -> None:
     first = sink.send([MESSAGE], None)
-    monkeypatch.setattr(KafkaSink, "_wait_for_capacity", waiting)
-
-    def send() -> Future[None]:
-        return sink.send([MESSAGE], None)
-
     with ThreadPoolExecutor() as pool:
-        second = pool.submit(send)
-        assert waits.wait(DEADLINE)
+        waiting = [pool.submit(sink.send, [MESSAGE, MESSAGE], None) for _ in range(3)]
+        deadline = time.monotonic() + DEADLINE
+        while sink._calls < 4:
+            assert time.monotonic() < deadline
         sink.close()
-        with pytest.raises(TransportError, match="this sink is closed"):
-            second.result(DEADLINE).result(DEADLINE)
+        for call in waiting:
+            assert isinstance(call.result(DEADLINE).exception(DEADLINE), TransportError)
     with pytest.raises(DeliveryError):
         first.result(DEADLINE)
+    with pytest.raises(TransportError, match="closed"):
+        sink.send([MESSAGE], None)
 
 
 class SlowReasons(Reasons):

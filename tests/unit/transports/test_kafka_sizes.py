@@ -26,7 +26,6 @@ def a_sink(options: str = "", channel: int = 1_000_000) -> Iterator[KafkaSink]:
         settings.producer(max(TAKES.values()), "one", smallest=min(TAKES.values())),
         {name: TopicInfo(name, 1, takes) for name, takes in TAKES.items()},
         producer_id="one",
-        queue_bytes=1 << 20,
         reasons=Reasons("127.0.0.1:1"),
         recent=lambda _: [],
         channel=lambda name: TopicInfo(name, 1, channel),

@@ -10,8 +10,9 @@ Rules (facts/replication.md, section 8):
    records before it while the marker behind it commits: blocks would be lost. As the last record, a marker that is
    committed follows records that are. A delayed request to commit can at worst publish blocks without their marker,
    which are then written again, and consumers ignore the second copy.
-4. A write that does not end cleanly discards the producer for good (:mod:`cardinal.transports.kafka.fenced`), with all
-   writes behind it: take it again, and the marker says what was committed.
+4. A write that does not end cleanly discards the producer for good
+   (:mod:`cardinal.transports.kafka.transactions`), with all writes behind it: take it again, and the marker says what
+   was committed.
 
 The marker's value is the caller's. Where the topic of markers holds none, the highest ``cardinal-agreed`` header of the
 default topic stands for it.
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Record
-    from cardinal.transports.kafka import FencedKafkaSink
+    from cardinal.transports.kafka import TransactionalKafkaSink
     from cardinal.transports.kafka.admin import TopicInfo
 
 AGREED_HEADER: Final = "cardinal-agreed"
@@ -81,7 +82,7 @@ class Agreed:
 class _Owner(NamedTuple):
     """A producer that has taken the transactional id, and its pings: transactions as well."""
 
-    sink: FencedKafkaSink
+    sink: TransactionalKafkaSink
     pinger: Pinger
 
     def close(self) -> None:
@@ -198,7 +199,9 @@ class PromotionWriter:
             promoted = newest(batches, lambda record: Agreed.of(record) is not None)
         return max(filter(None, map(Agreed.of, promoted.values())), default=None)
 
-    def _send(self, sink: FencedKafkaSink, blocks: Sequence[tuple[Agreed, Payload]], marker: bytes) -> Future[None]:
+    def _send(
+        self, sink: TransactionalKafkaSink, blocks: Sequence[tuple[Agreed, Payload]], marker: bytes
+    ) -> Future[None]:
         with collector_waits():
             parts = [part for _, payload in blocks for part in block(payload, self._app, sink).parts]
             return sink.transact(
