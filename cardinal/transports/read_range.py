@@ -41,6 +41,15 @@ def read_all(source: Source, watermarks: Mapping[Partition, tuple[int, int]], ta
     read_range(source, lows, {tp: high for tp, (_, high) in watermarks.items()}, take)
 
 
+def read_recent(source: Source, limit: int) -> list[Record]:
+    """The newest records, at most ``limit`` per partition, in order of their positions; raises as :func:`finish`."""
+    watermarks = source.watermarks()
+    starts = {tp: max(low, high - limit) for tp, (low, high) in watermarks.items()}
+    records: list[Record] = []
+    read_range(source, starts, {tp: high for tp, (_, high) in watermarks.items()}, records.append)
+    return sorted(records, key=lambda record: record[:3])
+
+
 def search_range(
     source: Source, starts: Positions, ends: Positions, take: Callable[[Record], bool | None]
 ) -> Search[dict[Partition, int]]:

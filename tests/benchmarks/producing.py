@@ -123,7 +123,8 @@ def renamed(payloads: list[Payload], turn: int) -> Iterator[Payload]:
 
 def connected(url: str) -> RawProducer:
     """A client with our settings that knows its broker."""
-    client = RawProducer(kafka_settings(parse_url(url)).producer(10_000_024, "bench"))
+    roomy = f"{url}&queue.buffering.max.kbytes=1000000"
+    client = RawProducer(kafka_settings(parse_url(roomy)).producer(10_000_024, "bench"))
     client.list_topics(timeout=30)
     return client
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cardinal.errors import ConfigurationError
+from cardinal.transports.read_range import read_recent
 
 from .container import SCHEMA
 from .log import Log
 from .segments import readable
 from .settings import FileSettings, Fsync, Recover, file_settings
 from .sink import FileSink
-from .source import FileSource, read_recent
+from .source import FileSource
 from .writer import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.config.url import TransportUrl
+    from cardinal.protocols.streams.types import Record
     from cardinal.transports.registry import Topics
 
 __all__ = [
@@ -54,8 +56,12 @@ def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> FileSink:
     settings = file_settings(url)
     folder = folder_of(url)
     writer = LogWriter(folder, settings)
+
+    def recent(limit: int) -> list[Record]:
+        with closing(FileSource(folder, (app.default_topic,))) as source:
+            return read_recent(source, limit)
+
     try:
-        recent = partial(read_recent, folder, app.default_topic)
         return FileSink(writer, settings, app.all_topics, producer_id=producer_id, recent=recent)
     except BaseException:
         writer.close()

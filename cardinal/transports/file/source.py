@@ -35,7 +35,6 @@ _CAPABILITIES: Final = Capabilities(single_log=True)
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.025
 _TOPICS_SECONDS: Final = 0.05
-_RECENT_POLL: Final = 10_000
 _POLL_BYTES: Final = 8 << 20
 """A poll ends with the block in which its values reach this: a poll is held in memory."""
 
@@ -269,18 +268,3 @@ class FileSource(Source):
         }
         if gone:
             raise expired(gone, "retention.bytes")
-
-
-def read_recent(folder: Path, topic: str, limit: int) -> list[Record]:
-    """The newest records of a topic, at most ``limit`` per partition, in order of their positions."""
-    source = FileSource(folder, (topic,))
-    try:
-        watermarks = source.watermarks()
-        source.assign({tp: max(low, high - limit) for tp, (low, high) in watermarks.items()})
-        records: list[Record] = []
-        while any(at < watermarks[tp][1] for tp, at in source.positions().items()):
-            polled = source.poll(_RECENT_POLL, 0.0)
-            records += [record for record in polled if record.offset < watermarks[record.topic, record.partition][1]]
-        return sorted(records, key=lambda record: record[:3])
-    finally:
-        source.close()

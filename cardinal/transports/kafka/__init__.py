@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from cardinal._concurrency import run_in_thread
+from cardinal.transports.read_range import read_recent
 
 from .admin import Cluster, TopicAdmin, TopicInfo
 from .settings import KafkaSettings, kafka_settings
 from .sink import KafkaSink
-from .source import KafkaSource, read_recent
+from .source import KafkaSource
 from .transactions import TransactionalKafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.config.url import TransportUrl
+    from cardinal.protocols.streams.types import Record
     from cardinal.transports.registry import Topics
 
 __all__ = [
@@ -75,12 +78,17 @@ def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo
         topics[log.name] = log
     limits = [topic.max_message_bytes for topic in topics.values()]
     limits.append(settings.max_message_bytes)  # as the topics of reorg channels are created
+
+    def recent(limit: int) -> list[Record]:
+        with closing(KafkaSource(settings, [app.default_topic])) as source:
+            return read_recent(source, limit)
+
     make = partial(
         KafkaSink,
         topics=topics,
         producer_id=producer_id,
         reasons=cluster.reasons,
-        recent=lambda limit: read_recent(settings, app.default_topic, limit),
+        recent=recent,
         channel=admin.ensure_channel,
         cluster=cluster.name,
     )

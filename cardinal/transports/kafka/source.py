@@ -49,7 +49,6 @@ _COMMIT_SECONDS: Final = 5.0
 _LAST_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 0.01
 _TOPICS_SECONDS: Final = 0.1
-_RECENT_SECONDS: Final = 10.0
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
 _record: Final = partial(tuple.__new__, Record)  # NamedTuple's own constructor takes twice as long
@@ -398,21 +397,3 @@ class KafkaSource(Source):
 def _close_later(client: Consumer) -> None:
     """Close a client on another thread: it may wait for a broker that is away."""
     run_in_thread(client.close, "cardinal-kafka-closing")
-
-
-def read_recent(settings: KafkaSettings, topic: str, limit: int) -> list[Record]:
-    """The newest records of a topic, at most ``limit`` per partition, in order of their positions."""
-    with contextlib.closing(KafkaSource(settings, [topic])) as source:
-        watermarks = source.watermarks()
-        source.assign({tp: max(low, high - limit) for tp, (low, high) in watermarks.items()})
-        records: list[Record] = []
-        deadline = time.monotonic() + _RECENT_SECONDS
-        while any(at < watermarks[tp][1] for tp, at in source.positions().items()):
-            if time.monotonic() > deadline:
-                raise UnreachableError(
-                    f"the newest records of {topic} did not arrive within {_RECENT_SECONDS:.0f} s: the server is away, "
-                    "or the connection is too slow; retry",
-                    address=settings.address,
-                )
-            records += source.poll(_BATCH_MAX, 0.1)
-        return sorted(records, key=lambda record: record[:3])

@@ -82,15 +82,6 @@ def test_a_released_child_outlives_its_owner(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_program_that_does_not_exist_ends_at_once_and_says_so_in_the_log(tmp_path: Path) -> None:
-    kept = os.open(tmp_path / "kept", os.O_CREAT)
-    child = ChildProcess([tmp_path / "nothing-here"], log=tmp_path / "log", folder=tmp_path, keep=kept)
-    os.close(kept)
-    assert child.process.wait(10) == 127
-    child.release()
-    assert "nothing-here" in (tmp_path / "log").read_text()
-
-
 def test_a_folder_that_does_not_exist_leaves_no_guard_behind(tmp_path: Path) -> None:
     kept = os.open(tmp_path / "kept", os.O_CREAT)
     with pytest.raises(FileNotFoundError):
