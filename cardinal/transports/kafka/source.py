@@ -6,8 +6,8 @@ Rules:
 2. Committed records only. Positions move past control records and gaps, because the end of a partition is reported
    with the next offset (``enable.partition.eof``).
 3. Expired offsets are an error that names them, never skipped silently.
-4. With ``group.id``, positions are committed every few seconds, so that common tools show the lag; they are never read,
-   and no call waits for a broker that is away.
+4. With ``group.id``, the client commits positions every few seconds and when it is closed, so that common tools show
+   the lag; they are never read, and no call waits for long for a broker that is away.
 5. The client reconnects to a broker that is away; a refusal is an error.
 6. A client that no longer fetches a partition is replaced by a new one (:mod:`.watchdog`).
 7. Partitions are only ever added. A topic that two queries in a row did not find was deleted.
@@ -37,6 +37,7 @@ from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from confluent_kafka import Message
 
@@ -45,9 +46,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("cardinal.transports")
 
 _BATCH_MAX: Final = 10_000
-_COMMIT_SECONDS: Final = 5.0
+_STORE_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 2.0
-_ANSWER_SECONDS: Final = 0.01
 _TOPICS_SECONDS: Final = 0.1
 _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 - public codes with private names
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - the same
@@ -70,6 +70,7 @@ class KafkaSource(Source):
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
+        self._grouped = "group.id" in settings.properties
         self._cluster = Cluster(settings)
         self._topics = tuple(topics)
         self._absent: frozenset[str] = frozenset()
@@ -86,9 +87,7 @@ class KafkaSource(Source):
         self._prefetched: list[Row] = []
         self._messages = Messages(topics, self._note)
         self._pending = PendingError()
-        self._grouped = "group.id" in settings.properties
-        self._committed = time.monotonic()
-        self._answer: dict[Partition, int] = {}
+        self._stored_at = 0.0
         self._whole = True
         self._closed = False
 
@@ -191,10 +190,9 @@ class KafkaSource(Source):
         """Release the connection. May be called twice."""
         if not self._closed:
             self._closed = True
-            if self._commit_last():
-                self._consumer.close()
-            else:
-                _close_later(self._consumer)
+            self._store(0.0)
+            with contextlib.suppress(TimeoutError):
+                _close_later(self._consumer).result(_LAST_SECONDS)
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -203,7 +201,7 @@ class KafkaSource(Source):
             self._pending.forget()
             self._read_again()
         self._pending.throw(time.monotonic())
-        self._commit()
+        self._store(_STORE_SECONDS)
         self._whole = whole
         rows = self._release(limit)
         if not rows:
@@ -217,7 +215,8 @@ class KafkaSource(Source):
 
     def _connect(self) -> Consumer:
         try:
-            return Consumer({**self._settings.consumer(), "error_cb": self._reasons, "on_commit": self._answered})
+            commits = {"enable.auto.commit": "true" if self._grouped else "false"}
+            return Consumer({**self._settings.consumer(), **commits, "error_cb": self._reasons})
         except KafkaException as error:
             raise bad_setting(error) from None
 
@@ -242,32 +241,14 @@ class KafkaSource(Source):
         self._assign()
         self.pause(paused)
 
-    def _commit(self) -> None:
-        """Commit the positions for the group, for operators' tools only: a failure is no error."""
+    def _store(self, interval: float) -> None:
+        """Give the client the positions to commit for the group; for operators' tools only: a failure is no error."""
         now = time.monotonic()
-        if not self._grouped or not self._positions or now - self._committed < _COMMIT_SECONDS:
-            return
-        self._committed, self._answer = now, {}
-        offsets = [TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()]
-        with contextlib.suppress(KafkaException):
-            self._consumer.commit(offsets=offsets, asynchronous=True)
-
-    def _commit_last(self) -> bool:
-        """Commit at the end, and wait for a broker that answers; True if it did."""
-        if not self._grouped or self._answer == self._positions:
-            return True
-        self._committed = -_COMMIT_SECONDS
-        self.pause(self._positions)  # what arrives meanwhile is not read any more
-        self._commit()
-        deadline = time.monotonic() + _LAST_SECONDS
-        while self._answer != self._positions and time.monotonic() < deadline:
+        if self._grouped and self._positions and now - self._stored_at >= interval:
+            self._stored_at = now
+            offsets = [TopicPartition(topic, number, at) for (topic, number), at in self._positions.items()]
             with contextlib.suppress(KafkaException):
-                self._consumer.consume(1, _ANSWER_SECONDS)
-        return self._answer == self._positions
-
-    def _answered(self, _error: KafkaError | None, offsets: Sequence[TopicPartition]) -> None:
-        """Note the coordinator's response to a commit, with or without success."""
-        self._answer = {(found.topic, found.partition): found.offset for found in offsets}
+                self._consumer.store_offsets(offsets=offsets)
 
     def _wait(self, limit: int, timeout: float) -> list[Row]:
         """Wait for one message, then return all that have arrived.
@@ -394,6 +375,6 @@ class KafkaSource(Source):
             time.sleep(_TOPICS_SECONDS)
 
 
-def _close_later(client: Consumer) -> None:
+def _close_later(client: Consumer) -> Future[None]:
     """Close a client on another thread: it may wait for a broker that is away."""
-    run_in_thread(client.close, "cardinal-kafka-closing")
+    return run_in_thread(client.close, "cardinal-kafka-closing")

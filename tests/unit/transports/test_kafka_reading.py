@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocks import DEADLINE, Blocks, line, publish
+from blocks import DEADLINE
 from cardinal.errors import (
     CardinalError,
     CursorExpiredError,
@@ -24,10 +23,8 @@ from cardinal.errors import (
     TransportError,
     UnreachableError,
 )
-from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
-from cardinal.transports.kafka import source as recent
 from cardinal.transports.kafka.admin import Cluster, TopicAdmin
 from cardinal.transports.kafka.errors import PendingError, Reasons
 from cardinal.transports.kafka.watchdog import PATIENCE_SECONDS, Watchdog
@@ -201,28 +198,6 @@ def test_a_topic_that_no_broker_knows_any_more_is_named() -> None:
     made.metadata = lambda: SimpleNamespace(topics={})  # type: ignore[method-assign]
     with pytest.raises(TopicError, match="the topic a is gone"):
         TopicAdmin(kafka_settings(parse_url(NOBODY)), made)._replicas("a")
-
-
-# --- the newest records of a topic, asked of a broker that is away meanwhile -----------------------------------------
-
-
-SETTINGS = kafka_settings(parse_url("kafka://host:9092"))
-
-
-def test_a_broker_that_goes_away_while_they_are_read_is_told_as_something_that_passes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with MemoryBroker(uuid.uuid4().hex) as broker:
-        publish(broker, line(1, 20))
-        monkeypatch.setattr(recent, "KafkaSource", lambda _, topics: broker.source(topics))
-        found = recent.read_recent(SETTINGS, "block", 3)
-        assert [record.partition for record in found] == [0] * 3 + [1] * 3
-        monkeypatch.setattr(recent, "_RECENT_SECONDS", -1.0)
-        monkeypatch.setattr(MemorySource, "poll", lambda *_: [])
-        with pytest.raises(UnreachableError, match="did not arrive") as failed:
-            recent.read_recent(SETTINGS, Blocks().default_topic, 3)
-    assert failed.value.retriable
-    assert failed.value.address == "host:9092"
 
 
 # --- refusals and other errors that a Kafka client reports once: for how long each counts, and how often it is raised

@@ -102,3 +102,8 @@ def test_what_comes_beyond_the_end_of_other_partitions_does_not_hide_one_that_is
         ranges.read_range(source, starts, ends, taken.append)
     assert away.seconds < 2 * 60
     assert len(taken) == sum(marks["block", number][1] for number in (0, 2))
+
+
+def test_the_newest_records_of_every_partition_are_read_in_order(broker: MemoryBroker) -> None:
+    found = ranges.read_recent(broker.source(["block"]), 3)
+    assert [record.partition for record in found] == [0] * 3 + [1] * 3 + [2] * 3
