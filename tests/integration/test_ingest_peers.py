@@ -259,7 +259,7 @@ def test_a_bad_peer_costs_its_own_link_only(name: str, tmp_path: Path, caplog: p
         nonlocal most
         while True:
             most = max(most, node.peers.bytes_in_flight)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
     async def run() -> int:
         async with (

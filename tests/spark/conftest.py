@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,10 @@ def spark() -> Iterator[SparkSession]:
     """A local session with Cardinal's formats, as `cardinal lake run` has it."""
     from cardinal_spark.session import local_session  # noqa: PLC0415 - collecting tests needs no PySpark
 
+    # A run of minutes does not earn back what Java's second compiler and parallel collector cost.
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
     session = local_session("tests")
+    del os.environ["JDK_JAVA_OPTIONS"]
     yield session
     gateway = session.sparkContext._gateway
     session.stop()
