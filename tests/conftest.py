@@ -90,13 +90,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """`pytest -n N` keeps a file's tests in one process, and Spark's in one: a session costs too much twice."""
+    """`pytest -n N` keeps a file's tests in one process.
+
+    Those of Spark and those of secured brokers stay in one, too: a session or such a broker costs too much twice.
+    """
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - tests run without xdist, too
 
     class ByRoom(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "tests/spark" if file.startswith("tests/spark/") else file
+            return next(
+                (shared for shared in ("tests/spark/", "tests/integration/test_security_") if file.startswith(shared)),
+                file,
+            )
 
     config.option.loadscopereorder = False  # the order above is by cost, xdist's own by the number of tests
     return ByRoom(config, log)

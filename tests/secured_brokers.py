@@ -113,12 +113,12 @@ EVERYTHING = (
 )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("security")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def certificates(folder: Path) -> Certificates:
     ca, foreign = Authority(folder, "ca"), Authority(folder, "foreign")
     return Certificates(
@@ -130,7 +130,7 @@ def certificates(folder: Path) -> Certificates:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def secured_broker(folder: Path, certificates: Certificates) -> Iterator[Callable[[str], SecuredBroker]]:
     """Brokers by the kind of their listener, started on first use."""
     kinds = {

@@ -89,16 +89,16 @@ def cardinal_broker(
     if named:
         yield ExternalBroker(named)
         return
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        from cardinal.testing.shared_broker import shared_broker  # noqa: PLC0415 - pytest loads this file in every run
+    from cardinal.testing.shared_broker import PROPERTIES, shared_broker  # noqa: PLC0415 - pytest loads this file in every run
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
         # The parent of this worker's folder belongs to the whole run.
         with shared_broker(tmp_path_factory.getbasetemp().parent / "cardinal-broker") as shared:
             yield shared
         return
     from cardinal.embedded import EmbeddedKafka  # noqa: PLC0415 - pytest loads this file in every run
 
-    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker")) as broker:
+    with EmbeddedKafka(tmp_path_factory.mktemp("cardinal-broker"), properties=PROPERTIES) as broker:
         yield broker
 
 

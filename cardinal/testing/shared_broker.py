@@ -30,6 +30,8 @@ _READY_SECONDS: Final = 240.0
 """Includes the time for fetching jars."""
 _POLL_SECONDS: Final = 0.05
 _DATA: Final = "data"
+PROPERTIES: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+"""The broker looks for overdue transactions every half second: by default Kafka does every ten, and tests wait."""
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def main(folder: Path) -> None:
         if os.fork():
             return  # the lock is the child's, too
         try:
-            broker = EmbeddedKafka(folder / _DATA).start()
+            broker = EmbeddedKafka(folder / _DATA, properties=PROPERTIES).start()
         except CardinalError as error:
             _answer(folder, str(error))
             return

@@ -235,7 +235,7 @@ def test_memory_that_is_full_stops_all_but_the_lowest_block(tmp_path: Path) -> N
                 nonlocal most
                 while True:
                     most = max(most, served.node.memory)
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.001)
 
             watching = asyncio.ensure_future(watch())
             for number, one in enumerate(three, 1):

@@ -76,20 +76,22 @@ def test_every_topic_carries_what_it_takes_and_small_messages_go_at_once(
         producer.add(a_block("2a", "1a")).result(DEADLINE)
 
 
-@pytest.mark.parametrize(
-    ("options", "settings"),
-    [("&queue.buffering.max.kbytes=32", {}), ("", {"max_blocks": 16}), ("", {"max_bytes": 65_536})],
-    ids=["bytes in the client", "blocks", "bytes"],
-)
 def test_while_the_broker_stands_still_only_so_much_is_taken_and_then_all_of_it_arrives_in_order(
-    cardinal_killable_broker: EmbeddedKafka, options: str, settings: dict[str, int]
+    cardinal_killable_broker: EmbeddedKafka,
 ) -> None:
-    app, url = small_stream(threshold=256), f"kafka://{cardinal_killable_broker.bootstrap}?linger.ms=1{options}"
+    """Bounds of bytes in the client, of blocks and of bytes in the producer."""
+    _is_bounded(cardinal_killable_broker, "&queue.buffering.max.kbytes=32")
+    _is_bounded(cardinal_killable_broker, max_blocks=16)
+    _is_bounded(cardinal_killable_broker, max_bytes=65_536)
+
+
+def _is_bounded(broker: EmbeddedKafka, options: str = "", **settings: int) -> None:
+    app, url = small_stream(threshold=256), f"kafka://{broker.bootstrap}?linger.ms=1{options}"
     chain = a_chain(" ".join(f"{number}a" for number in range(1, 121)), values=10)  # 120 times 1.5 kB
     taken: list[int] = []
     with Producer(url, app, producer_id="one", **settings) as producer:  # type: ignore[arg-type] # numbers, all of them
         producer.add(chain[0]).result(DEADLINE)
-        cardinal_killable_broker.pause()
+        broker.pause()
 
         def add_all() -> None:
             for payload in chain[1:]:
@@ -101,7 +103,7 @@ def test_while_the_broker_stands_still_only_so_much_is_taken_and_then_all_of_it_
         _settled(taken)
         assert 0 < len(taken) < 60
         assert adding.is_alive()
-        cardinal_killable_broker.resume()
+        broker.resume()
         adding.join(DEADLINE)
         producer.flush(DEADLINE)
         assert producer.stats.blocks == len(chain)

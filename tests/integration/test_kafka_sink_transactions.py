@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from cardinal.transports.kafka import TransactionalKafkaSink, transactions
 from cardinal.transports.registry import list_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from cardinal.apps import Application
@@ -77,14 +76,6 @@ try:
 except Exception as error:
     print(type(error).__name__, error, flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def looking_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker that looks for overdue transactions every half second; by default Kafka does every ten."""
-    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with EmbeddedKafka(tmp_path_factory.mktemp("looking-broker"), properties=properties) as broker:
-        yield broker
 
 
 def _url(broker: EmbeddedKafka, options: str = "") -> str:
@@ -156,10 +147,10 @@ def test_a_producer_killed_in_mid_transaction_shows_nothing_and_the_next_one_wit
 
 
 def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_and_then_goes_on(
-    looking_broker: EmbeddedKafka,
+    cardinal_broker: EmbeddedKafka,
 ) -> None:
     app = small_stream()
-    stem, url = app.default_topic.removesuffix("-block"), _url(looking_broker, "&transaction.timeout.ms=1500")
+    stem, url = app.default_topic.removesuffix("-block"), _url(cardinal_broker, "&transaction.timeout.ms=1500")
     with Producer(url, app, producer_id="other") as other, child(HALF, url, stem) as half:
         assert half.stdout is not None
         assert half.stdin is not None
@@ -350,14 +341,14 @@ def _until_written(url: str, app: Application, batches: int) -> None:
 
 
 def test_an_idle_producer_leaves_a_heartbeat_behind_its_markers(
-    looking_broker: EmbeddedKafka,
+    cardinal_broker: EmbeddedKafka,
 ) -> None:
     """Consumers of the Go implementation are at a partition's end when they have read its last offset but one."""
     app = small_stream()
-    with Producer(_url(looking_broker), app, producer_id="one") as producer:
+    with Producer(_url(cardinal_broker), app, producer_id="one") as producer:
         for payload in a_chain("1a 2a 3a"):
             producer.add(payload).result(DEADLINE)
-        source = open_source(_url(looking_broker), app)
+        source = open_source(_url(cardinal_broker), app)
         deadline = time.monotonic() + DEADLINE
         last: dict[Partition, Record] = {}
         while True:
@@ -454,10 +445,10 @@ def _blocks(app: Application, broker: EmbeddedKafka) -> list[bytes]:
 
 @pytest.mark.parametrize("aborted", [False, True])
 def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_again(
-    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, *, aborted: bool
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, *, aborted: bool
 ) -> None:
     """Whether the client hears of it at the commit, or finds out itself when it aborts."""
-    url = f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms=1000"
+    url = f"kafka://{cardinal_broker.bootstrap}?transactional=update&transaction.timeout.ms=1000"
     app = small_stream()
     with Producer(url, app, producer_id="hung", ping_seconds=0.2) as producer:
         producer.add(a_block("1a", "0g")).result(DEADLINE)
@@ -478,14 +469,14 @@ def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_agai
     with Producer(url, app, producer_id="hung") as producer:
         for number in (2, 3):
             producer.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
-    assert len(_blocks(app, looking_broker)) == 3
+    assert len(_blocks(app, cardinal_broker)) == 3
 
 
 def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(
-    looking_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither at once nor when the transaction in which it was met would be overdue."""
-    url = f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms=60000"
+    url = f"kafka://{cardinal_broker.bootstrap}?transactional=update&transaction.timeout.ms=60000"
     app = small_stream()
     with Producer(url, app, producer_id="same") as first, Producer(url, app, producer_id="same") as second:
         second.add(a_block("1a", "0g")).result(DEADLINE)
@@ -497,4 +488,4 @@ def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(
         monkeypatch.undo()
         second.add(a_block("2a", "1a")).result(DEADLINE)
     assert not FencedError.retriable
-    assert len(_blocks(app, looking_broker)) == 2
+    assert len(_blocks(app, cardinal_broker)) == 2

@@ -115,11 +115,11 @@ async def test_stream_without_state_is_not_gone_on_with_by_one_with_state(tmp_pa
 @pytest.mark.parametrize("workers", ["0", "2"])
 @asynchronous
 async def test_so_many_processes_check_a_backfill(tmp_path: Path, workers: str) -> None:
-    blocks = grow(None, 1_400)
+    blocks = grow(None, 1_100)
     most: list[int] = []
     async with serving(replay(blocks)) as node:
         arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log?fsync=never")
-        arguments = (*arguments, "--start", "earliest", "--stop", "1399")
+        arguments = (*arguments, "--start", "earliest", "--stop", "1099")
         async with command(tmp_path / "said", *arguments, "--workers", workers) as process:
             node.before = lambda *_: most.append(_children(process.pid))
             assert await process.wait() == 0, (tmp_path / "said").read_text()

@@ -18,24 +18,12 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
-from secured_brokers import (
-    ADMIN,
-    GUEST,
-    MECHANISMS,
-    SECRETS,
-    WRONG,
-    SecuredBroker,
-    certificates,
-    folder,
-    secured_broker,
-)
+from secured_brokers import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.embedded import EmbeddedKafka
-
-__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = pytest.mark.broker
 
@@ -106,6 +94,7 @@ def _refused(at: SecuredBroker, url: str, app: Application) -> str:
 # --- what works ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_tls_with_a_private_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
     _round_trip(secured_broker("tls").url(), app)
 
@@ -163,8 +152,8 @@ def test_an_unknown_authority(secured_broker: Callable[[str], SecuredBroker], ap
 
 
 def test_a_certificate_for_another_host(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    at = secured_broker("tls")
-    said = _refused(at, at.url().replace("127.0.0.1", "localhost"), app)
+    at = secured_broker("login")
+    said = _refused(at, at.url(ADMIN).replace("127.0.0.1", "localhost"), app)
     assert "its certificate is not for localhost" in said
 
 

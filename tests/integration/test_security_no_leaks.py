@@ -13,14 +13,12 @@ import pytest
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import ChainGenerator
-from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, SecuredBroker, certificates, folder, secured_broker
+from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, SecuredBroker
 from serving import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -21,15 +21,13 @@ from cardinal.consumer import Consumer
 from cardinal.errors import RefusedError
 from cardinal.producer import Producer
 from cardinal.transports import list_topics
-from secured_brokers import DEADLINE, EVERYTHING, SecuredBroker, certificates, folder, secured_broker
+from secured_brokers import DEADLINE, EVERYTHING, SecuredBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from cardinal.protocols.streams import ChainUpdate
-
-__all__ = ["certificates", "folder", "secured_broker"]
 
 pytestmark = pytest.mark.broker
 

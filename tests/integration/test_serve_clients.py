@@ -78,16 +78,16 @@ def content_of(updates: list[ChainUpdate]) -> dict[bytes, object]:
 
 @pytest.mark.parametrize("ring_bytes", [8 << 20, 10_000])
 def test_twenty_clients_of_any_speed_get_the_same_chain(broker: MemoryBroker, ring_bytes: int) -> None:
-    payloads = MAKER.payloads(120)
+    payloads = MAKER.payloads(60)
     head = heaviest(payloads).hash
-    publish(broker.url, APP, payloads[:40])
+    publish(broker.url, APP, payloads[:20])
     with serving(broker.url, APP, buffer_bytes=ring_bytes, catch_up_max=3) as served, ThreadPoolExecutor(20) as pool:
         options = ("?window.bytes=3000", "", "?window.bytes=1000000", "?window.bytes=20000")
         readers = [
             pool.submit(follow, served.url + options[index % 4], head, pause=(0.0, 0.001, 0.004)[index % 3])
             for index in range(20)
         ]
-        for first in range(40, len(payloads), 10):
+        for first in range(20, len(payloads), 10):
             publish(broker.url, APP, payloads[first : first + 10])
         expected = follow(broker.url, head)
         results = [reader.result(60) for reader in readers]

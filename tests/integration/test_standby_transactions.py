@@ -42,14 +42,6 @@ sink.send(everywhere, None).result(60.0)
 """
 
 
-@pytest.fixture(scope="module")
-def looking_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
-    """A broker that looks for overdue transactions every half second; by default Kafka does every ten."""
-    properties = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-    with EmbeddedKafka(tmp_path_factory.mktemp("looking-broker"), properties=properties) as broker:
-        yield broker
-
-
 def _standby(url: str, app: Application, name: str, **settings: float) -> Producer:
     return Producer(url, app, producer_id=f"{app.default_topic}-{name}", redundancy="standby", **settings)  # type: ignore[arg-type] # tests name them
 
@@ -165,9 +157,9 @@ def test_who_is_next_takes_over_from_those_who_only_ping_and_never_rest(
 
 @pytest.mark.parametrize("name", ["a", "z"])
 def test_while_a_dead_producers_transaction_is_open_a_start_takes_one_timeout_and_what_is_sealed_already_is_not_sent(
-    looking_broker: EmbeddedKafka, name: str
+    cardinal_broker: EmbeddedKafka, name: str
 ) -> None:
-    app, stream = small_stream(), f"kafka://{looking_broker.bootstrap}?transactional=update&transaction.timeout.ms="
+    app, stream = small_stream(), f"kafka://{cardinal_broker.bootstrap}?transactional=update&transaction.timeout.ms="
     stem = app.default_topic.removesuffix("-block")
     with _standby(f"{stream}60000", app, "m") as other:
         with child(HALF, f"{stream}6000", stem) as half:
