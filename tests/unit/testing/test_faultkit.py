@@ -6,6 +6,7 @@ import random
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,12 +157,13 @@ def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.R
     ],
 )
 def test_a_mistake_is_found_and_its_script_repeats_it(handler: str, reason: str) -> None:
-    settings = Settings(blocks=6, missing=handler == "ReadsMissing")
-    failure = find_failure(f"{HANDLERS}:{handler}", settings)
-    assert failure is not None
-    assert reason in failure.reason
-    assert failure.story.startswith(failure.reason)
-    repeated = find_failure(f"{HANDLERS}:{handler}", Settings(first=failure.seed, blocks=6), script=failure.script)
+    with FaultKit(f"{HANDLERS}:{handler}", Settings(blocks=6, missing=handler == "ReadsMissing")) as kit:
+        failure = kit.search()
+        assert failure is not None
+        assert reason in failure.reason
+        assert failure.story.startswith(failure.reason)
+        kit.settings = replace(kit.settings, first=failure.seed)
+        repeated = kit.play(failure.script)
     assert repeated is not None
     assert repeated.reason == failure.reason
 
