@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from cardinal.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -61,6 +66,23 @@ class Processes:
 
     def _log(self, index: int) -> Path:
         return self._folder / f"{index}.err"
+
+
+def run_here(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Run `cardinal …` to its end in this process, which costs no start: exit status, stdout, stderr."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    status = 0
+    capfd.readouterr()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["cardinal", *args])
+            main()
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return status, *capfd.readouterr()
 
 
 @asynccontextmanager

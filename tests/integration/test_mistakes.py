@@ -8,7 +8,6 @@ from __future__ import annotations
 import resource
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import COMMAND, DEADLINE, Processes, fresh_chain_id
+from commands import COMMAND, DEADLINE, Processes, fresh_chain_id, run_here
 
 from cardinal import apps
-from cardinal.cli.main import main
 from cardinal.producer import Producer
 
 if TYPE_CHECKING:
@@ -47,19 +45,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+def refused(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     """The status and the one sentence of a command that must fail."""
-    monkeypatch.setattr(sys, "argv", ["cardinal", *args])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, said = capfd.readouterr()
+    status, out, said = run_here(capfd, *args)
     assert out == ""
     *logged, sentence, end = said.split("\n")
     assert sentence.startswith("error: ")
     assert end == ""
     assert not [line for line in logged if " info " not in line]
     assert "s3cr3t" not in said
-    return int(str(ended.value.code)), said
+    return status, said
 
 
 @pytest.mark.parametrize(
@@ -143,11 +138,9 @@ def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], 
         (("repair", "--from", f"http://u:s3cr3t@{DEAF}/s3cr3t", "--to", "null://", *RANGE), "check that it runs"),
     ],
 )
-def test_what_cannot_work(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_work(folder: Path, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
     del folder
-    status, said = refused(monkeypatch, capfd, *args)
+    status, said = refused(capfd, *args)
     assert status == 1
     assert says in said
 
@@ -173,10 +166,8 @@ def test_what_cannot_work(
         (("--log-level", "loud", "tail", STREAM), "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
     ],
 )
-def test_a_line_that_makes_no_sense(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
-) -> None:
-    status, said = refused(monkeypatch, capfd, *args)
+def test_a_line_that_makes_no_sense(capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
+    status, said = refused(capfd, *args)
     assert status == 2
     assert says in said
 
@@ -184,17 +175,17 @@ def test_a_line_that_makes_no_sense(
 @pytest.mark.parametrize("command", [("tail", "null://"), ("record", "--from", "null://", "--to", "file://out")])
 @pytest.mark.parametrize("start", ["yesterday", "-5", "5.5", "head", "d1:abc", ""])
 def test_a_beginning_that_is_none_is_told_what_there_is(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], command: tuple[str, ...], start: str
+    capfd: pytest.CaptureFixture[str], command: tuple[str, ...], start: str
 ) -> None:
-    status, said = refused(monkeypatch, capfd, *command, "--start", start)
+    status, said = refused(capfd, *command, "--start", start)
     assert status == 2
     assert f"such as 2026-01-13T22:00:00Z or a cursor, not {start!r}: see `cardinal {command[0]} --help`" in said
 
 
-def test_an_address_that_is_taken(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        status, said = refused(monkeypatch, capfd, *SERVE, "--listen", where)
+        status, said = refused(capfd, *SERVE, "--listen", where)
     assert status == 1
     assert f"cannot listen on {where}: Address already in use; choose another address with --listen" in said
 

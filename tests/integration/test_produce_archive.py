@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes, fresh_chain_id
+from commands import fresh_chain_id, run_here
 from ethereum_blocks import grow
 from feeding import asynchronous, everything
 
@@ -34,21 +34,15 @@ def archive(folder: Path, numbers: Iterable[int]) -> Path:
     return folder
 
 
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as running:
-        yield running
-
-
-def produce(processes: Processes, folder: Path, to: str, chain: int, *args: str) -> tuple[int, str]:
-    status, _, said = processes.run(
-        *("produce", "--from", f"archive://{folder}?chain-id={chain}", "--to", to, "--producer-id", "a", *args)
+def produce(capfd: pytest.CaptureFixture[str], folder: Path, to: str, chain: int, *args: str) -> tuple[int, str]:
+    status, _, said = run_here(
+        capfd, *("produce", "--from", f"archive://{folder}?chain-id={chain}", "--to", to, "--producer-id", "a", *args)
     )
     return status, said
 
 
-def test_a_target_that_is_read_only_is_refused_as_that(processes: Processes, tmp_path: Path) -> None:
-    status, said = produce(processes, archive(tmp_path / "archive", (2, 3)), "ws://127.0.0.1:1", fresh_chain_id())
+def test_a_target_that_is_read_only_is_refused_as_that(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, said = produce(capfd, archive(tmp_path / "archive", (2, 3)), "ws://127.0.0.1:1", fresh_chain_id())
     assert status == 1
     assert "ws:// is read only" in said
 
@@ -66,10 +60,10 @@ def test_a_target_that_is_read_only_is_refused_as_that(processes: Processes, tmp
     ],
 )
 def test_block_that_an_archive_does_not_hold_begins_no_stream(
-    processes: Processes, tmp_path: Path, args: tuple[str, ...], says: str
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, args: tuple[str, ...], says: str
 ) -> None:
     folder = archive(tmp_path / "archive", HOLE)
-    status, said = produce(processes, folder, f"file://{tmp_path}/log", 1337, *args)
+    status, said = produce(capfd, folder, f"file://{tmp_path}/log", 1337, *args)
     assert status == 2, said
     assert says in said
     assert said.count("\n") == 1
@@ -78,35 +72,39 @@ def test_block_that_an_archive_does_not_hold_begins_no_stream(
 
 @pytest.mark.broker
 def test_no_topic_is_made_for_a_block_that_an_archive_does_not_hold(
-    cardinal_broker: EmbeddedKafka, processes: Processes, tmp_path: Path
+    cardinal_broker: EmbeddedKafka, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, chain = archive(tmp_path / "archive", HOLE), fresh_chain_id()
     to = f"kafka://{cardinal_broker.bootstrap}"
     for number in (0, 7, 11):
-        status, said = produce(processes, folder, to, chain, "--start", str(number))
+        status, said = produce(capfd, folder, to, chain, "--start", str(number))
         assert (status, f"not block {number}:" in said) == (2, True), said
     assert not [topic for topic in list_topics(to) if str(chain) in topic]
 
 
-def test_what_stands_before_a_hole_is_published_and_the_hole_is_told(processes: Processes, tmp_path: Path) -> None:
+def test_what_stands_before_a_hole_is_published_and_the_hole_is_told(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     folder, to = archive(tmp_path / "archive", HOLE), f"file://{tmp_path}/log"
-    status, said = produce(processes, folder, to, 1337)
+    status, said = produce(capfd, folder, to, 1337)
     assert status == 1, said
     assert "lacks block 6" in said
     assert "4 blocks, " in said
-    status, said = produce(processes, folder, to, 1337, "--start", "2")
+    status, said = produce(capfd, folder, to, 1337, "--start", "2")
     assert status == 1, said
     assert "continues after block 5" in said
     assert "lacks block 6" in said
 
 
-def test_where_a_stream_begins_is_of_no_matter_to_one_that_is_there(processes: Processes, tmp_path: Path) -> None:
+def test_where_a_stream_begins_is_of_no_matter_to_one_that_is_there(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     folder, to = archive(tmp_path / "archive", range(4)), f"file://{tmp_path}/log"
-    status, said = produce(processes, folder, to, 1337, "--start", "0")
+    status, said = produce(capfd, folder, to, 1337, "--start", "0")
     assert status == 0, said
     for number in range(3):
         (folder / f"{number}.json.gz").unlink()
-    status, said = produce(processes, folder, to, 1337, "--start", "0")
+    status, said = produce(capfd, folder, to, 1337, "--start", "0")
     assert status == 0, said
     assert "continues after block 3" in said
 

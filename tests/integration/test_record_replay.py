@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes, fresh_chain_id, replayed
+from commands import Processes, fresh_chain_id, replayed, run_here
 
 from blocks import hash_of
 from cardinal import apps
@@ -68,60 +68,72 @@ def chain_of(processes: Processes, url: str, until_block: int) -> list[str]:
     return replayed(json.loads(line) for line in out.splitlines())
 
 
-def test_a_second_chain_in_a_folder_is_logged(processes: Processes, tmp_path: Path) -> None:
+def test_a_second_chain_in_a_folder_is_logged(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for chain in (5, 6):
         publish_to(f"file://{tmp_path}/{chain}", chain, evm_blocks(chain, 1, 3))
-        status, _, said = processes.run(
-            "record", "--from", f"file://{tmp_path}/{chain}", "--to", f"file://{tmp_path}/both", "--exit-at", "end"
+        status, _, said = run_here(
+            capfd,
+            "record",
+            "--from",
+            f"file://{tmp_path}/{chain}",
+            "--to",
+            f"file://{tmp_path}/both",
+            "--exit-at",
+            "end",
         )
         assert status == 0, said
         assert ("also holds a recording of evm:5" in said) == (chain == 6)
 
 
-def test_the_commands_copy_a_folder_and_print_it(processes: Processes, tmp_path: Path) -> None:
+def test_the_commands_copy_a_folder_and_print_it(
+    processes: Processes, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 20))
-    status, out, said = processes.run(
-        "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
+    status, out, said = run_here(
+        capfd, "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
     )
     assert (status, out) == (0, ""), said
     assert "begins the recording" in said
-    status, _, said = processes.run(
-        "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
+    status, _, said = run_here(
+        capfd, "record", "--from", f"file://{tmp_path}/one", "--to", f"file://{tmp_path}/two", "--exit-at", "end"
     )
     assert status == 0
     assert "continues the recording" in said
     assert "\n0 records" in said
-    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/two", "--to", f"file://{tmp_path}/three")
+    status, out, said = run_here(
+        capfd, "replay", "--from", f"file://{tmp_path}/two", "--to", f"file://{tmp_path}/three"
+    )
     assert (status, out) == (0, ""), said
     assert "20 blocks sealed" in said
     chains = [chain_of(processes, f"file://{tmp_path}/{name}", 20) for name in ("one", "two", "three")]
     assert chains[0] == chains[1] == chains[2]
     assert len(chains[0]) == 20
-    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/two")
+    status, out, said = run_here(capfd, "replay", "--from", f"file://{tmp_path}/two")
     assert status == 0, said
     assert sum("  Batch  " in line for line in out.splitlines()) == 20
     assert len(out.splitlines()) == len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5)))
 
 
 def test_a_folder_may_be_named_by_the_users_home(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     publish_to("file://~/one", 5, evm_blocks(5, 1, 3))
-    status, _, said = processes.run("record", "--from", "file://~/one", "--to", "file://~/two", "--exit-at", "end")
+    status, _, said = run_here(capfd, "record", "--from", "file://~/one", "--to", "file://~/two", "--exit-at", "end")
     assert status == 0, said
-    status, out, said = processes.run("replay", "--from", "file://~/two")
+    status, out, said = run_here(capfd, "replay", "--from", "file://~/two")
     assert (status, len(out.splitlines())) == (
         0,
         len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5))),
     )
 
 
-def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_path: Path) -> None:
+def test_the_commands_take_names_from_a_settings_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
     config = tmp_path / "cardinal.toml"
     config.write_text(f'[streams.here]\nurl = "file://{tmp_path}/one"\n[streams.copy]\nurl = "file://{tmp_path}/two"\n')
-    status, _, said = processes.run(
+    status, _, said = run_here(
+        capfd,
         "record",
         "--from",
         "here",
@@ -135,7 +147,7 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
         str(config),
     )
     assert status == 0, said
-    status, out, said = processes.run("replay", "--from", "copy", "--config", str(config))
+    status, out, said = run_here(capfd, "replay", "--from", "copy", "--config", str(config))
     assert status == 0, said
     assert "Batch" in out
 
@@ -143,12 +155,12 @@ def test_the_commands_take_names_from_a_settings_file(processes: Processes, tmp_
 @pytest.mark.parametrize(
     "target", ["file://{}/one", "file://{}/other/../one?fsync=never", "mux:null://,file://{}/link"]
 )
-def test_a_recording_is_not_played_into_itself(processes: Processes, tmp_path: Path, target: str) -> None:
+def test_a_recording_is_not_played_into_itself(capfd: pytest.CaptureFixture[str], tmp_path: Path, target: str) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "one")
     before = len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5)))
-    status, out, said = processes.run("replay", "--from", f"file://{tmp_path}/one", "--to", target.format(tmp_path))
+    status, out, said = run_here(capfd, "replay", "--from", f"file://{tmp_path}/one", "--to", target.format(tmp_path))
     assert (status, out) == (1, "")
     assert "which would then hold everything twice" in said
     assert len(records_of(f"file://{tmp_path}/one", apps.get("evm", chain_id=5))) == before
@@ -169,8 +181,8 @@ def test_a_recording_is_not_played_into_itself(processes: Processes, tmp_path: P
         ),
     ],
 )
-def test_what_cannot_work_is_one_sentence(processes: Processes, args: tuple[str, ...], says: str) -> None:
-    status, out, said = processes.run(*args)
+def test_what_cannot_work_is_one_sentence(capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
+    status, out, said = run_here(capfd, *args)
     assert status != 0
     assert out == ""
     assert says in said
