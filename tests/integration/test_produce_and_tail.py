@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from commands import DEADLINE, Processes, fresh_chain_id, replayed
+from commands import DEADLINE, Processes, fresh_chain_id, replayed, run_here
 
 from cardinal import apps
 from cardinal.consumer import Consumer
@@ -118,7 +118,7 @@ def _canonical(blocks: list[Payload]) -> list[str]:
 
 
 def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
-    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", _node(chain_id, blocks=1000)
     args = ("produce", "--from", node, "--to", stream, "--producer-id", "one")
@@ -129,7 +129,7 @@ def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
         _until(lambda part=part: _written(stream, chain_id) > part * total)  # type: ignore[misc] # bound above
         producer.kill()
         assert producer.wait(DEADLINE) == -signal.SIGKILL, "the producer was done before it could be killed"
-    status, _, said = processes.run(*args)
+    status, _, said = run_here(capfd, *args)
     assert status == 0, said
     assert "continues after block" in said
     found = _everything(stream, chain_id)
@@ -143,13 +143,17 @@ def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
     for block in blocks:
         if block not in missing:
             assert dict(found.whole[block.hash].updates) == dict(block.updates)
-    status, _, said = processes.run(*args)
+    status, _, said = run_here(capfd, *args)
     assert (status, "0 blocks, 0 messages" in said) == (0, True), "nothing was left to do"
 
 
 @pytest.mark.parametrize("reorg_rate", [pytest.param(0, marks=pytest.mark.slow), 0.2])
 def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
-    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, reorg_rate: float
+    cardinal_broker: EmbeddedKafka,
+    processes: Processes,
+    chain_id: int,
+    reorg_rate: float,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     stream = f"kafka://{cardinal_broker.bootstrap}"
     node = _node(chain_id, blocks=240, reorg_rate=reorg_rate, rate=120)
@@ -165,7 +169,7 @@ def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
                 lines.append(json.loads(part.stdout.readline()))
         part.kill()
         # what it had printed beyond these lines was never stored: the cursor of the last stored line counts
-    status, out, said = processes.run(*tail, "--start", lines[-1]["cursor"], "--stop", "240")
+    status, out, said = run_here(capfd, *tail, "--start", lines[-1]["cursor"], "--stop", "240")
     assert status == 0, said
     lines += [json.loads(line) for line in out.splitlines()]
     expected = [json.loads(line) for line in whole.communicate(timeout=DEADLINE)[0].splitlines()]
@@ -180,12 +184,14 @@ def test_tail_killed_and_resumed_equals_an_uninterrupted_run(
 
 
 def test_two_producers_at_once_give_the_same_chain_as_one(
-    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=150, reorg_rate=0.2, rate=150)
     args = ("produce", "--from", node, "--to", stream, "--producer-id")
     producers = [processes.start(*args, name) for name in ("one", "two")]
-    status, out, said = processes.run("tail", stream, "--format", "json", "--chain-id", str(chain_id), "--stop", "150")
+    status, out, said = run_here(
+        capfd, "tail", stream, "--format", "json", "--chain-id", str(chain_id), "--stop", "150"
+    )
     assert status == 0, said
     assert [producer.wait(DEADLINE) for producer in producers] == [0, 0]
     blocks = asyncio.run(_blocks(_node(chain_id, blocks=150, reorg_rate=0.2)))
@@ -225,12 +231,12 @@ def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
     assert 10 < len(found.whole) < 1000
 
 
-def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int) -> None:
+def test_until_ends_both(cardinal_broker: EmbeddedKafka, chain_id: int, capfd: pytest.CaptureFixture[str]) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000)
-    status, _, said = processes.run("produce", "--from", node, "--to", stream, "--start", "3", "--stop", "20")
+    status, _, said = run_here(capfd, "produce", "--from", node, "--to", stream, "--start", "3", "--stop", "20")
     assert status == 0, said
     assert "begins with block 3" in said
-    status, out, said = processes.run("tail", stream, "--chain-id", str(chain_id), "--stop", "20")
+    status, out, said = run_here(capfd, "tail", stream, "--chain-id", str(chain_id), "--stop", "20")
     assert status == 0, said
     numbers = [int(line.split()[1]) for line in out.splitlines()[2:]]
     assert numbers == list(range(3, 21))
@@ -239,18 +245,18 @@ def test_until_ends_both(cardinal_broker: EmbeddedKafka, processes: Processes, c
 
 
 def test_a_cursor_of_another_stream_is_one_sentence(
-    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int
+    cardinal_broker: EmbeddedKafka, chain_id: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream = f"kafka://{cardinal_broker.bootstrap}"
     for other in (chain_id, chain_id + 1):
-        assert processes.run("produce", "--from", _node(other, blocks=5), "--to", stream)[0] == 0
-    _, out, _ = processes.run("tail", stream, "--chain-id", str(chain_id), "--stop", "5", "--format", "json")
+        assert run_here(capfd, "produce", "--from", _node(other, blocks=5), "--to", stream)[0] == 0
+    _, out, _ = run_here(capfd, "tail", stream, "--chain-id", str(chain_id), "--stop", "5", "--format", "json")
     cursor = json.loads(out.splitlines()[-1])["cursor"]
     for start, chain, ends, says in (
         (cursor, chain_id + 1, 1, "belongs to"),
         ("c1:abc", chain_id, 2, "cursor"),
         ("x", 1, 2, "cursor"),  # of the command line
     ):
-        status, _, said = processes.run("tail", stream, "--chain-id", str(chain), "--start", start)
+        status, _, said = run_here(capfd, "tail", stream, "--chain-id", str(chain), "--start", start)
         assert (status, said.startswith("error: ")) == (ends, True), said
         assert says in said

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import DEADLINE, Processes, fresh_chain_id
+from commands import DEADLINE, Processes, fresh_chain_id, run_here
 from long_runs import Reading
 
 from cardinal import Consumer, Payload
@@ -145,12 +145,11 @@ def test_the_feed_is_read_again_for_a_node_that_has_lost_its_disk(tmp_path: Path
     assert "needs block 0: publish again from there: the feed is read again" in log
 
 
-def test_options_of_topics_are_refused_with_ingest_nodes(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        options = ("--redundancy", "standby", "--topic", "other")
-        code, _, said = processes.run("produce", "--from", "dev://", "--to", "ingest://127.0.0.1", *options)
-        assert code == 2
-        assert "--topic, --redundancy standby is of no use with ingest://" in " ".join(said.split())
-        code, _, said = processes.run("tail", "ingest://127.0.0.1:1")
-        assert code != 0
-        assert "on their Kafka topics" in " ".join(said.split())
+def test_options_of_topics_are_refused_with_ingest_nodes(capfd: pytest.CaptureFixture[str]) -> None:
+    options = ("--redundancy", "standby", "--topic", "other")
+    code, _, said = run_here(capfd, "produce", "--from", "dev://", "--to", "ingest://127.0.0.1", *options)
+    assert code == 2
+    assert "--topic, --redundancy standby is of no use with ingest://" in " ".join(said.split())
+    code, _, said = run_here(capfd, "tail", "ingest://127.0.0.1:1")
+    assert code != 0
+    assert "on their Kafka topics" in " ".join(said.split())

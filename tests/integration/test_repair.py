@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Processes, fresh_chain_id
+from commands import Processes, fresh_chain_id, run_here
 from kafka_streams import DEADLINE, everything_on
 
 from cardinal import apps
@@ -81,13 +81,13 @@ def _stranger(of: Payload) -> Payload:
 
 
 def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wounded.publish(without={10, 11, 50}, half={20, 21})
     wounded.leave(_stranger(wounded.blocks[30]))
     args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--start", "5", "--stop", "40")
     before = wounded.written()
-    status, out, said = processes.run(*args, "--dry-run")
+    status, out, said = run_here(capfd, *args, "--dry-run")
     assert status == 0, said
     assert [int(line.split()[3]) for line in out.splitlines()] == [10, 11, 20, 21]
     assert out.startswith("would send block 10 0x")
@@ -96,16 +96,18 @@ def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
     )  # without its Batch, 20 is as good as missing
     assert f"left partially published, because the node does not have them: 30 (0x{'09' * 32})" in said
     assert wounded.written() == before, "a dry run writes nothing"
-    status, out, said = processes.run(*args)
+    status, out, said = run_here(capfd, *args)
     assert status == 0, said
     assert "4 sent" in said
     assert wounded.whole() == set(range(BLOCKS + 1)) - {50}
-    status, out, said = processes.run(*args)
+    status, out, said = run_here(capfd, *args)
     assert (status, out) == (0, ""), said
     assert "36 complete, 0 missing, 0 partially published, 0 sent" in said
 
 
-def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes: Processes) -> None:
+def test_a_repair_ends_no_producer_of_the_same_host(
+    wounded: Wounded, processes: Processes, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Both have the names that they take by themselves, and with transactions the last of a name ends the others."""
     stream = f"{wounded.stream}?transactional=update"
     node = wounded.node.replace(f"blocks={BLOCKS}", "blocks=5000")
@@ -125,7 +127,7 @@ def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes:
                 assert producer.poll() is None
 
     asyncio.run(reaches(12))
-    status, _, said = processes.run("repair", "--from", node, "--to", stream, "--start", "5", "--stop", "12")
+    status, _, said = run_here(capfd, "repair", "--from", node, "--to", stream, "--start", "5", "--stop", "12")
     assert status == 0, said
     assert "5 sent" in said
     asyncio.run(reaches(max(sealed()) + 20))
@@ -134,12 +136,12 @@ def test_a_repair_ends_no_producer_of_the_same_host(wounded: Wounded, processes:
 
 @pytest.mark.slow
 def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_rest(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wounded.publish(without={57}, half={52, 55})
     wounded.leave(_stranger(wounded.blocks[58]))
     args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one")
-    status, _, said = processes.run(*args)
+    status, _, said = run_here(capfd, *args)
     assert status == 0, said
     assert "continues after block 51" in said
     assert "3 blocks partially published where the topics end" in said
@@ -152,11 +154,11 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
 
 @pytest.mark.slow
 def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing_at_the_node(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wounded.publish(half={55})
     args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one", "--stop", "52")
-    status, _, said = processes.run(*args)
+    status, _, said = run_here(capfd, *args)
     assert status == 0, said
     assert "1 blocks left partially published, because they are above what was followed" in said
     assert f"(see --lag, --finality, --stop): 55 (0x{wounded.blocks[55].hash.hex()})" in said
@@ -165,7 +167,7 @@ def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing
 
 @pytest.mark.slow
 def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_sealed_since(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Killed while the tip was on its way: some content, no Batch; blocks above its number are sealed."""
     tip = _stranger(wounded.blocks[40])
@@ -173,8 +175,8 @@ def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_s
     sink = open_sink(wounded.stream, wounded.app, producer_id="killed")
     sink.send(split(tip, wounded.app.topics, wounded.app.default_topic)[:-1][::2], None).result(DEADLINE)
     sink.close()
-    status, _, said = processes.run(
-        "produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "killed"
+    status, _, said = run_here(
+        capfd, "produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "killed"
     )
     assert status == 0, said
     assert f"continues after block {BLOCKS}" in said
@@ -188,17 +190,17 @@ def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_s
 
 
 def test_repair_refuses_a_range_that_is_none_and_a_stream_that_is_not_there(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     args = ("repair", "--from", wounded.node, "--to", wounded.stream, "--dry-run")
     for span, ends, says in ((("9", "3"), 2, "start with the lower number"), (("0", "3"), 1, "does not exist")):
-        status, _, said = processes.run(*args, "--start", span[0], "--stop", span[1])
+        status, _, said = run_here(capfd, *args, "--start", span[0], "--stop", span[1])
         assert (status, "error: " in said) == (ends, True), said
         assert says in said
 
 
 def test_a_producer_with_other_prefixes_than_the_recent_batches_refuses_to_start(
-    wounded: Wounded, processes: Processes
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topics = {expression: topic for expression, topic in wounded.app.topics.items() if "/t/" not in expression}
     assert len(topics) < len(wounded.app.topics)
@@ -211,11 +213,11 @@ def test_a_producer_with_other_prefixes_than_the_recent_batches_refuses_to_start
     sink.close()
     before = wounded.written()
     args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--stop", "32")
-    status, _, said = processes.run(*args)
+    status, _, said = run_here(capfd, *args)
     assert status == 1, said
     assert "other entries" in said
     assert "--allow-coverage-change" in said
     assert "/t/" in said
     assert wounded.written() - before <= 1, "a ping at most"
-    status, _, said = processes.run(*args, "--allow-coverage-change")
+    status, _, said = run_here(capfd, *args, "--allow-coverage-change")
     assert status == 0, said

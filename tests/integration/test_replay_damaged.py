@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes
+from commands import run_here
 
 from blocks import Blocks, hash_of, line
 from cardinal import apps
@@ -58,7 +58,9 @@ def test_what_stands_before_the_damage_is_played_whole_and_then_the_damage_is_to
 
 
 @DAMAGES
-def test_the_command_says_what_it_played_and_what_is_damaged(tmp_path: Path, damaged: Callable[[Path], Path]) -> None:
+def test_the_command_says_what_it_played_and_what_is_damaged(
+    tmp_path: Path, damaged: Callable[[Path], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
     app = apps.get("evm", chain_id=CHAIN)
     stem = f"c/{CHAIN:x}/b"
     payloads = [
@@ -74,14 +76,13 @@ def test_the_command_says_what_it_played_and_what_is_damaged(tmp_path: Path, dam
     url, target = recording(tmp_path / "one", app, payloads), f"file://{tmp_path}/two"
     path = damaged(tmp_path / "one")
     before = read_before(url, app)
-    with Processes(tmp_path) as processes:
-        status, _, said = processes.run("replay", "--from", url, "--to", target)
-        assert status == 1, said
-        assert f", {len(_sealed(before))} blocks sealed, " in said
-        assert said.splitlines()[-1].startswith(f"error: {path} is damaged at byte ")
-        status, lines, said = processes.run("replay", "--from", url)
-        assert status == 1, said
-        assert f"error: {path} is damaged at byte " in said
+    status, _, said = run_here(capfd, "replay", "--from", url, "--to", target)
+    assert status == 1, said
+    assert f", {len(_sealed(before))} blocks sealed, " in said
+    assert said.splitlines()[-1].startswith(f"error: {path} is damaged at byte ")
+    status, lines, said = run_here(capfd, "replay", "--from", url)
+    assert status == 1, said
+    assert f"error: {path} is damaged at byte " in said
     assert _sealed(records_of(target, app)) == _sealed(before)
     assert sum("cardinal-sealed" in printed for printed in lines.splitlines()) == len(_sealed(before))
 

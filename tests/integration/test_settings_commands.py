@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from commands import Processes, fresh_chain_id, replayed
+from commands import fresh_chain_id, replayed, run_here
 
 from cardinal.cli.main import cardinal
 from cardinal.errors import CardinalError, ConfigurationError
@@ -35,31 +35,31 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_blocks_go_from_a_named_node_to_a_named_stream_and_from_there_to_others(config: Path, tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes:
-        name = ("--config", str(config))
-        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--stop", "12", *name)
-        assert status == 0, said
-        assert "begins with the feed's first block" in said
-        status, lines, said = processes.run("tail", "main", "--format", "json", "--stop", "12", *name)
-        assert status == 0, said
-        assert len(replayed(map(json.loads, lines.splitlines()))) == 13
-        status, _, said = processes.run("record", "--from", "main", "--to", "copy", "--exit-at", "end", *name)
-        assert status == 0, said
-        status, copied, said = processes.run("replay", "--from", "copy", *name)
-        assert status == 0, said
-        assert sum("  Batch  " in line for line in copied.splitlines()) >= 13
+def test_blocks_go_from_a_named_node_to_a_named_stream_and_from_there_to_others(
+    config: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = ("--config", str(config))
+    status, _, said = run_here(capfd, "produce", "--from", "chain", "--to", "main", "--stop", "12", *name)
+    assert status == 0, said
+    assert "begins with the feed's first block" in said
+    status, lines, said = run_here(capfd, "tail", "main", "--format", "json", "--stop", "12", *name)
+    assert status == 0, said
+    assert len(replayed(map(json.loads, lines.splitlines()))) == 13
+    status, _, said = run_here(capfd, "record", "--from", "main", "--to", "copy", "--exit-at", "end", *name)
+    assert status == 0, said
+    status, copied, said = run_here(capfd, "replay", "--from", "copy", *name)
+    assert status == 0, said
+    assert sum("  Batch  " in line for line in copied.splitlines()) >= 13
     assert len(list((tmp_path / "main").glob("*.avro"))) > 1  # the file's options counted
 
 
 def test_the_environment_names_the_file_and_goes_before_it(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CARDINAL_CONFIG", str(config))
     monkeypatch.setenv("CARDINAL_MAIN_URL", f"file://{tmp_path}/elsewhere")
-    with Processes(tmp_path) as processes:
-        status, _, said = processes.run("produce", "--from", "chain", "--to", "main", "--stop", "3")
-        assert status == 0, said
+    status, _, said = run_here(capfd, "produce", "--from", "chain", "--to", "main", "--stop", "3")
+    assert status == 0, said
     assert (tmp_path / "elsewhere").is_dir()
     assert not (tmp_path / "main").exists()
 

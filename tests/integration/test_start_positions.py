@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import Processes
+from commands import Processes, run_here
 
 from blocks import Blocks, line, steps, until
 from cardinal.consumer import Consumer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path) -> None:
+def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with Processes(tmp_path) as processes:
         made = processes.start("produce", "--from", "dev://?blocks=60&reorg-rate=0", "--to", f"file://{tmp_path}/log")
         assert processes.end(made)[0] == 0
@@ -36,7 +36,7 @@ def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path) -> None:
             assert status == 0, said
             numbers[start[1]] = [block["number"] for text in out.splitlines() for block in json.loads(text)["added"]]
         assert numbers == {"50": list(range(50, 61)), before: list(range(61))}
-        status, out, said = processes.run("tail", f"file://{tmp_path}/log", "--start", "5000")
+        status, out, said = run_here(capfd, "tail", f"file://{tmp_path}/log", "--start", "5000")
         assert (status, out) == (1, "")
         assert said.startswith("error: the stream does not hold block 5000 yet")
         process = processes.start(
