@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import DEADLINE, Processes, fresh_chain_id, replayed
+from commands import DEADLINE, Processes, fresh_chain_id, replayed, run_here
 
 from cardinal.feeds import open_feed
 from cardinal.transports.file.log import Log
@@ -50,7 +50,9 @@ def records_in(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_producer_killed_at_random_leaves_the_nodes_chain_in_the_folder(processes: Processes, tmp_path: Path) -> None:
+def test_a_producer_killed_at_random_leaves_the_nodes_chain_in_the_folder(
+    processes: Processes, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     chain_id = fresh_chain_id()
     node, folder = f"dev://?seed=5&chain-id={chain_id}&blocks=400", tmp_path / "log"
     stream = f"file://{folder}?segment.bytes=200000"
@@ -64,11 +66,11 @@ def test_a_producer_killed_at_random_leaves_the_nodes_chain_in_the_folder(proces
             time.sleep(0.005)
         producer.send_signal(signal.SIGKILL)
         producer.wait(DEADLINE)
-    status, _, said = processes.run("produce", "--from", node, "--to", stream, "--producer-id", "one")
+    status, _, said = run_here(capfd, "produce", "--from", node, "--to", stream, "--producer-id", "one")
     assert status == 0, said
     expected = asyncio.run(chain_of(node))
     last = str(len(expected) - 1)
-    status, out, said = processes.run("tail", f"file://{folder}", "--format", "json", "--stop", last)
+    status, out, said = run_here(capfd, "tail", f"file://{folder}", "--format", "json", "--stop", last)
     assert status == 0, said
     assert replayed(json.loads(line) for line in out.splitlines()) == expected
     assert len(list(folder.glob("*.avro"))) > 1

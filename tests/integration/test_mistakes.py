@@ -288,9 +288,10 @@ def ended(processes: Processes, process: subprocess.Popen[str], status: int = 1)
 @pytest.mark.parametrize(
     ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "check the URL's WebSocket port")]
 )
-def test_a_web_server_that_is_no_node(processes: Processes, page: str, scheme: str, says: str) -> None:
-    process = processes.start("produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
-    assert says in ended(processes, process)
+def test_a_web_server_that_is_no_node(capfd: pytest.CaptureFixture[str], page: str, scheme: str, says: str) -> None:
+    status, said = refused(capfd, "produce", "--from", f"{scheme}://{page}/s3cr3t", "--to", STREAM)
+    assert status == 1
+    assert says in said
 
 
 @pytest.mark.broker
@@ -337,23 +338,28 @@ def test_a_producer_waits_for_a_node_or_a_broker_and_says_for_which(
 
 
 @pytest.mark.broker
-def test_a_login_where_none_is_wanted(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
-    stream = f"kafka://user:s3cr3t@{cardinal_broker.bootstrap}"
-    assert "accepts no login: leave user, password" in ended(processes, processes.start("tail", stream))
+def test_a_login_where_none_is_wanted(cardinal_broker: EmbeddedKafka, capfd: pytest.CaptureFixture[str]) -> None:
+    status, said = refused(capfd, "tail", f"kafka://user:s3cr3t@{cardinal_broker.bootstrap}")
+    assert status == 1
+    assert "accepts no login: leave user, password" in said
 
 
 @pytest.mark.broker
-def test_a_chain_that_is_not_named_or_not_there(cardinal_broker: EmbeddedKafka, processes: Processes) -> None:
+def test_a_chain_that_is_not_named_or_not_there(
+    cardinal_broker: EmbeddedKafka, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The streams that exist are listed; what is not waited for is refused at once."""
     stream, (first, second) = f"kafka://{cardinal_broker.bootstrap}", sorted(fresh_chain_id() for _ in range(2))
     for chain in (first, second):
         Producer(stream, apps.get("evm", chain_id=chain), producer_id="one").close()
-    said = ended(processes, processes.start("tail", stream))
+    status, said = refused(capfd, "tail", stream)
+    assert status == 1
     assert "several evm streams" in said
     assert f"{first}" in said
     assert "--chain-id" in said
     absent = str(fresh_chain_id())
     for command in ("status", "topics"):
-        said = ended(processes, processes.start(command, stream, "--chain-id", absent))
+        status, said = refused(capfd, command, stream, "--chain-id", absent)
+        assert status == 1
         assert f"no evm stream of chain {absent}" in said
         assert f"{first}" in said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import signal
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,28 +111,6 @@ def test_a_server_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> Non
     assert status == 0
     assert err.count("waiting for the stream") == 1
     assert "s3cr3t" not in err
-
-
-@pytest.mark.slow
-def test_what_cannot_be_served_is_said_in_one_sentence(tmp_path: Path) -> None:
-    with Processes(tmp_path) as processes, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        log = f"file://{tmp_path / 'log'}"
-        app = apps.get("evm", chain_id=5)
-        publish(log, app, [])
-        for arguments, says in (
-            (("--listen", "nowhere:port"), "HOST:PORT"),
-            (("--listen", f"127.0.0.1:{port}"), "cannot listen on"),
-            (("--token-file", "/does/not/exist"), "token-file"),
-            (("--cert-file", "/does/not/exist"), "certificate"),
-        ):
-            status, _, err = processes.run("serve", "--from", log, "--chain-id", "5", *arguments)
-            assert status == 1
-            assert err.startswith("error: ")
-            assert says in err
-            assert err.count("\n") == 1
 
 
 def _to(url: str, app: Application, last: int, start: str = "earliest") -> list[ChainUpdate]:
