@@ -49,9 +49,7 @@ class Scripted:
             case protocol.GetWatermarks(number, _):
                 self.say(socket, protocol.Watermarks(number, ((*TP, (0, LENGTH)),)))
             case protocol.Read(number, positions):
-                self.say(socket, protocol.Reading(number))
-                at = protocol.by_partition(positions)[TP]
-                self._at = self._at if at is None else at
+                self._at = protocol.by_partition(positions)[TP]
                 socket.send(records_frame(self._at, min(5, LENGTH - self._at), number=number))
                 self._at += 5
 
@@ -88,8 +86,8 @@ class Scripted:
             raise
 
 
-def records_frame(first: int, count: int, *, size: int = 10, number: int = 1_000) -> bytes:
-    """A records message of so many records of so many bytes, by the READ with this id."""
+def records_frame(first: int, count: int, *, size: int = 10, number: int = 2) -> bytes:
+    """A records message of so many records of so many bytes, by the READ with this id: a source's first assignment."""
     records = [Record(*TP, first + index, b"k", bytes(size)) for index in range(count)]
     return protocol.encode_frame(number, protocol.encode_chunks(records, {TP: first}, {}, compress=False))
 
@@ -107,7 +105,7 @@ def begin(socket: ClientConnection, topic: str, at: int) -> None:
     opened = ask(socket, protocol.GetWatermarks(1, (topic,)))
     assert isinstance(opened, protocol.Watermarks)
     positions = tuple((name, number, both[at]) for name, number, both in opened.partitions)
-    assert ask(socket, protocol.Read(2, positions)) == protocol.Reading(2)
+    socket.send(protocol.encode_message(protocol.Read(2, positions)))
 
 
 def grant(socket: ClientConnection, size: int) -> None:

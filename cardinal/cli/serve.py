@@ -81,22 +81,6 @@ _log = logging.getLogger("cardinal.serve")
     show_default=True,
     help="Clients that read older records than the buffer holds at once; others wait.",
 )
-@click.option(
-    "--slow-client-timeout",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Close a client that is older than the buffer and accepts nothing for this long.",
-)
-@click.option(
-    "--ping-interval",
-    type=click.FloatRange(min=0.1),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between pings; a client that is silent for three intervals is closed.",
-)
 @metrics_option
 @config_option
 def serve(  # noqa: PLR0917 - click passes options by name
@@ -111,8 +95,6 @@ def serve(  # noqa: PLR0917 - click passes options by name
     buffer_mb: int,
     max_clients: int,
     max_catch_up: int,
-    slow_client_timeout: float,
-    ping_interval: float,
     metrics: str | None,
     config: Path | None,
 ) -> None:
@@ -138,8 +120,6 @@ def serve(  # noqa: PLR0917 - click passes options by name
         buffer_bytes=buffer_mb << 20,
         clients_max=max_clients,
         catch_up_max=max_catch_up,
-        slow_timeout=slow_client_timeout,
-        ping_interval=ping_interval,
     )
     asyncio.run(_serve(stream(from_url, config), settings, topic, chain_id, metrics))
 

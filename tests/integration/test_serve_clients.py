@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from websockets.asyncio.client import connect as asyncio_connect
-from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cardinal.consumer import Consumer
@@ -22,7 +21,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_source
-from cardinal.transports.websocket.protocol import SUBPROTOCOL, CloseCode, GetWatermarks, encode_message
+from cardinal.transports.websocket.protocol import SUBPROTOCOL, GetWatermarks, encode_message
 from scripted_server import begin, grant, greedy
 from serving import APP, DEADLINE, Served, fill, from_start, publish, read, serving, until
 
@@ -187,35 +186,6 @@ def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_not
         found = read(source, _total(broker))
         assert sorted(found) == broker.records()
         source.close()
-
-
-def test_one_that_takes_nothing_and_fell_out_of_the_ring_is_closed_with_a_reason(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP, buffer_bytes=50_000, slow_timeout=0.3) as served:
-        with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket:
-            begin(socket, APP.default_topic, 1)
-            fill(broker, 300, 1_000)
-            with pytest.raises(ConnectionClosed) as caught:
-                socket.recv(DEADLINE)
-        assert caught.value.rcvd is not None
-        assert caught.value.rcvd.code == CloseCode.SLOW
-        assert "nothing was accepted" in caught.value.rcvd.reason
-        assert served.status.slow_clients_closed_total == 1
-
-
-def test_one_that_is_closed_for_slowness_resumes_where_it_was_and_its_log_says_why(
-    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(broker.url, APP, buffer_bytes=50_000, slow_timeout=0.2) as served:
-        source = from_start(open_source(f"{served.url}?window.bytes=30000", APP))
-        fill(broker, 1_000, 1_000)
-        until(lambda: served.status.slow_clients_closed_total >= 1)
-        fill(broker, 1_000, 1_000)
-        assert sorted(read(source, _total(broker))) == broker.records()
-        source.close()
-    said = [record.getMessage() for record in caplog.records if record.name == "cardinal.websocket"]
-    reason = "closed the connection: nothing was accepted for too long; reconnecting"
-    assert said[0] == f"the server at 127.0.0.1:{served.port} {reason}"
-    assert not any("start `cardinal serve`" in text for text in said)
 
 
 def test_a_client_that_leaves_without_reading_its_answers_is_released(broker: MemoryBroker) -> None:

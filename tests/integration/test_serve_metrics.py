@@ -8,7 +8,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from cardinal.metrics import Endpoint, new_registry
@@ -44,8 +43,8 @@ def _seal(broker: MemoryBroker) -> None:
     sink.close()
 
 
-def test_a_client_that_lags_is_seen_in_records_and_seconds_and_counted_when_it_is_closed(broker: MemoryBroker) -> None:
-    with serving(broker.url, APP, buffer_bytes=5_000, slow_timeout=1.0, compression="none") as served:
+def test_a_client_that_lags_is_seen_in_records_and_seconds(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP, buffer_bytes=5_000, compression="none") as served:
         endpoint = scraped(served)
         before = metrics(endpoint.address)
         assert "head_age_seconds" not in before
@@ -66,9 +65,6 @@ def test_a_client_that_lags_is_seen_in_records_and_seconds_and_counted_when_it_i
             assert now["catch_ups_total"] >= 1
             assert 0 < now["head_age_seconds"] <= now["ring_oldest_record_age_seconds"] + 1 < 60
             until(lambda: metrics(endpoint.address)["lag_seconds"] > now["lag_seconds"] > 0)
-            with pytest.raises(ConnectionClosed):
-                client.recv(DEADLINE)
-        until(lambda: metrics(endpoint.address)["slow_clients_closed_total"] == 1)
         source.close()
         until(lambda: metrics(endpoint.address)["clients"] == 0)
         assert metrics(endpoint.address)["lag_records"] == 0

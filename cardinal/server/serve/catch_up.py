@@ -1,14 +1,14 @@
-"""Catch-up reads: clients older than the ring read through sources of their own, in a bounded number of slots.
+"""Catch-up reads: clients at positions that the ring does not hold read through sources of their own.
 
-A client holds its slot until it has caught up or accepts nothing; while others wait, for some seconds. A slot is free
-when its source is closed.
+The number of sources is bounded by slots; other clients wait. A client returns its slot when the ring holds its
+positions. While others wait, slots of clients without credit are closed, and those held for some seconds; such a client
+waits for another one. A slot is free when its source is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from .ring import FRAME_BYTES
@@ -16,19 +16,54 @@ from .source_thread import SourceThread
 from .upstream import Poller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
     from cardinal.transports.websocket.protocol import Chunk
 
-    from .client import Client, Plan
-    from .upstream import Upstream
+    from .upstream import Reader, Upstream
 
 _SLOT_SECONDS: Final = 5.0
 _TICK_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.1
 _POLL_BYTES: Final = 1 << 20
+
+
+class CatchUpRead:
+    """A client's source for older records, in a slot.
+
+    Attributes:
+        client: whose it is.
+        closed: true when it is no longer the client's.
+        began: time by the monotonic clock.
+
+    """
+
+    def __init__(self, client: Reader, upstream: Upstream, topics: tuple[str, ...]) -> None:
+        self.client = client
+        self.closed = False
+        self.began = time.monotonic()
+        self.thread = SourceThread(lambda: upstream.make(topics), "cardinal-serve-catch-up")
+        self._poller = Poller(_POLL_BYTES, compress=upstream.compress)
+        self._chunks: list[Chunk] = []
+        self._next: dict[Partition, int] = {}
+
+    async def read(self, wanted: Mapping[Partition, int]) -> list[Chunk]:
+        """Chunks from these positions on, up to a message; empty where none arrived. Raises errors of the source."""
+        if self._next != wanted:
+            self._chunks, self._next = [], dict(wanted)
+            await self.thread.call(lambda source: _aim(source, self._next))
+        if not self._chunks:
+            _, self._chunks = await self.thread.call(lambda source: self._poller.poll(source, _POLL_SECONDS))
+        size = count = 0
+        while count < len(self._chunks) and size < FRAME_BYTES:
+            size += len(self._chunks[count].data)
+            count += 1
+        chunks = self._chunks[:count]
+        del self._chunks[:count]
+        self._next |= {chunk.tp: chunk.next for chunk in chunks}
+        return chunks
 
 
 class CatchUpReads:
@@ -38,107 +73,70 @@ class CatchUpReads:
         limit: number of slots.
 
     Attributes:
-        active, waiting: clients that have a slot, and that wait for one.
+        waiting: clients that wait for a slot.
         total: catch-up reads since the beginning.
 
     """
 
     def __init__(self, limit: int) -> None:
         self._slots = asyncio.Semaphore(limit)
+        self._reads: list[CatchUpRead] = []
         self._closing: set[asyncio.Task[None]] = set()
-        self.active = self.waiting = self.total = 0
+        self.waiting = self.total = 0
 
-    async def run(self, client: Client, upstream: Upstream) -> None:
-        """Send the client's partitions until the ring holds its positions, or until its slot is over."""
-        async with self._slot(upstream, {topic for topic, _ in client.plan.wanted}) as reader:
-            sending = await self._read(reader, client, upstream)
-        if sending is not None:
-            await sending
+    @property
+    def active(self) -> int:
+        """Clients that have a slot."""
+        return len(self._reads)
 
-    async def _read(self, reader: SourceThread, client: Client, upstream: Upstream) -> asyncio.Task[bool] | None:
-        """Read and send; returns the message that is still being sent when the slot is over."""
-        until, poller = time.monotonic() + _SLOT_SECONDS, Poller(_POLL_BYTES, compress=upstream.compress)
-        aimed: Plan | None = None
-        chunks: list[Chunk] = []
-        while client.reads and not upstream.ring.holds(client.wanted()) and not self._is_over(until):
-            if client.credit <= 0:
-                await client.wait_for_credit()
-                if client.credit <= 0 and self.waiting:
-                    break
-            elif aimed is not client.plan:
-                plan, chunks = client.plan, []
-                await reader.call(_aim(client.wanted(), resumed=aimed is not None))
-                aimed = plan
-            elif not chunks:
-                _, chunks = await reader.call(lambda source: poller.poll(source, _POLL_SECONDS))
-            else:
-                sending = asyncio.create_task(client.send(aimed, _take_frame(chunks)))
-                if not await self._in_time(sending, until):
-                    return sending
-                sending.result()
-        return None
-
-    def _is_over(self, until: float) -> bool:
-        """True if a slot is over: it has an end while others wait."""
-        return self.waiting > 0 and time.monotonic() > until
-
-    async def _in_time(self, sending: asyncio.Task[bool], until: float) -> bool:
-        """Wait for a message to be sent; False if the slot is over before."""
+    async def open(self, client: Reader, upstream: Upstream, topics: tuple[str, ...]) -> CatchUpRead:
+        """A slot for a client that reads these topics, as soon as one is free."""
+        self.waiting += 1
+        acquiring = asyncio.ensure_future(self._slots.acquire())
         try:
-            while not sending.done() and not self._is_over(until):
-                await asyncio.wait({sending}, timeout=_TICK_SECONDS)
+            while not (await asyncio.wait({acquiring}, timeout=_TICK_SECONDS))[0]:
+                self._revoke()
         except asyncio.CancelledError:
-            sending.cancel()
+            if not acquiring.cancel():
+                self._slots.release()
             raise
-        return sending.done()
+        finally:
+            self.waiting -= 1
+        self.total += 1
+        self._reads.append(read := CatchUpRead(client, upstream, topics))
+        return read
+
+    def release(self, read: CatchUpRead) -> None:
+        """Close the source after its call in flight; then its slot is free."""
+        if read.closed:
+            return
+        read.closed = True
+        # Not awaited: the client may have been cancelled.
+        closing = asyncio.create_task(self._close(read))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def stop(self) -> None:
         """Wait until the sources are closed."""
         await asyncio.gather(*self._closing)
 
-    @asynccontextmanager
-    async def _slot(self, upstream: Upstream, topics: Iterable[str]) -> AsyncIterator[SourceThread]:
-        self.waiting += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self.waiting -= 1
-        self.active += 1
-        self.total += 1
-        reader = SourceThread(lambda: upstream.make(tuple(sorted(topics))), "cardinal-serve-catch-up")
-        try:
-            yield reader
-        finally:
-            # Not awaited: the client may have been cancelled.
-            closing = asyncio.create_task(self._close(reader))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+    def _revoke(self) -> None:
+        """Close the oldest slots whose time is over, at most as many as clients wait."""
+        late = time.monotonic() - _SLOT_SECONDS
+        over = [read for read in self._reads if read.client.credit <= 0 or read.began < late]
+        for read in over[: self.waiting - len(self._closing)]:
+            self.release(read)
 
-    async def _close(self, reader: SourceThread) -> None:
-        await asyncio.wrap_future(reader.close())
-        self.active -= 1
+    async def _close(self, read: CatchUpRead) -> None:
+        await asyncio.wrap_future(read.thread.close())
+        self._reads.remove(read)
         self._slots.release()
 
 
-def _take_frame(chunks: list[Chunk]) -> list[Chunk]:
-    """Remove as many chunks as a message has."""
-    size = count = 0
-    while count < len(chunks) and size < FRAME_BYTES:
-        size += len(chunks[count].data)
-        count += 1
-    frame = chunks[:count]
-    del chunks[:count]
-    return frame
-
-
-def _aim(wanted: Mapping[Partition, int], *, resumed: bool) -> Callable[[Source], None]:
+def _aim(source: Source, wanted: Mapping[Partition, int]) -> None:
     """Move the source to these positions. Pausing costs less than reassigning."""
-
-    def aim(source: Source) -> None:
-        positions = source.positions()
-        if resumed and all(positions.get(tp) == at for tp, at in wanted.items()):
-            source.pause(positions.keys() - wanted.keys())
-        else:
-            source.assign(wanted)
-
-    return aim
+    positions = source.positions()
+    if positions and all(positions.get(tp) == at for tp, at in wanted.items()):
+        source.pause(positions.keys() - wanted.keys())
+    else:
+        source.assign(wanted)

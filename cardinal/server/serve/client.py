@@ -1,16 +1,15 @@
 """Client of a server: its requests, and the records that it is sent.
 
 One task receives requests and answers them in order, another one sends records while there is credit: the ring's chunks
-unchanged, after a catch-up read for positions older than the ring.
+unchanged, or chunks of a catch-up read for positions that the ring does not hold.
 
 Rules:
 
-1. A client costs the memory of its positions and one message. No request is received while it accepts no answer.
-2. A client that accepts nothing for ``slow_timeout`` while it is older than the ring, or in the middle of a message, is
-   closed; it may reconnect at its position.
-3. Positions are checked with the READ: a client never silently misses records.
+1. A client costs the memory of its positions and two messages. No request is received while it accepts no answer.
+2. A client that accepts nothing of a message for ``slow_timeout`` is closed; it may reconnect at its position. One that
+   grants no credit costs nothing, and stays.
+3. A client never silently misses records: what cannot be read from its positions ends its reading.
 4. A protocol violation closes the connection with :attr:`~protocol.CloseCode.PROTOCOL`.
-5. The answer to a READ and its records are sent under one lock, so that none belong to an earlier READ.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import contextlib
 import logging
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from websockets.exceptions import ConnectionClosed
@@ -30,12 +29,13 @@ from cardinal.transports.websocket import protocol
 from cardinal.transports.websocket.connection import keep_alive
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from websockets.asyncio.server import ServerConnection
 
     from cardinal.protocols.streams.types import Partition
 
+    from .catch_up import CatchUpRead, CatchUpReads
     from .settings import ServeSettings
     from .status import Totals
     from .streams import Streams
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 CLOSE_SECONDS: Final = 2.0
 _SPARE_SECONDS: Final = 0.5
 _RETRY_SECONDS: Final = 0.5
-_TICK_SECONDS: Final = 0.5
 _CREDIT_MAX: Final = 1 << 40
 _FRAGMENT_BYTES: Final = 64 << 10
 _FRAGMENTS_MAX: Final = 1024
@@ -67,11 +66,24 @@ class _SlowError(Exception):
 
 @dataclass(slots=True)
 class Plan:
-    """The partitions of a READ, its id, and how far the ring has been searched for it."""
+    """A READ: its id, the next offset to send of each partition, and how far the ring has been searched for it.
 
-    id: int
-    wanted: frozenset[Partition]
+    Attributes:
+        resets: of the upstream when it began.
+        paused: partitions that are not sent; another set is another plan with the same positions.
+
+    """
+
+    id: int = 0
+    positions: dict[Partition, int] = field(default_factory=dict)
+    resets: int = 0
+    paused: frozenset[Partition] = frozenset()
     index: int = 0
+
+    @property
+    def wanted(self) -> dict[Partition, int]:
+        """The positions of the partitions to send."""
+        return {tp: at for tp, at in self.positions.items() if tp not in self.paused}
 
 
 class Client:
@@ -80,7 +92,7 @@ class Client:
     Arguments:
         connection: the websocket.
         streams: the served streams.
-        catch_up: sends records older than the ring.
+        catch_up: the slots for records that the ring does not hold.
         totals: counts of all clients.
         settings: the server's.
 
@@ -94,24 +106,22 @@ class Client:
         self,
         connection: ServerConnection,
         streams: Streams,
-        catch_up: Callable[[Client, Upstream], Awaitable[None]],
+        catch_up: CatchUpReads,
         totals: Totals,
         settings: ServeSettings,
     ) -> None:
-        self.plan = Plan(0, frozenset())
+        self.plan = Plan()
         self.credit = 0
         self._connection = connection
         self._streams = streams
-        self._read_older = catch_up
+        self._catch_up = catch_up
+        self._older: CatchUpRead | None = None
         self._totals = totals
         self._settings = settings
         self._upstream: Upstream | None = None
-        self._positions: dict[Partition, int] = {}
-        self._sent_ms: dict[Partition, int] = {}
-        self._error: CardinalError | None = None  # the error that ended its reading
-        self._sending = asyncio.Lock()
+        self._newest_ms = 0
         self._woken = asyncio.Event()
-        self._heard = self._progress = time.monotonic()
+        self._heard = time.monotonic()
 
     async def run(self) -> None:
         """Serve until the client leaves, breaks the protocol or is too slow."""
@@ -161,28 +171,17 @@ class Client:
         return self._connection.transport.get_write_buffer_size()
 
     def lag(self, now_ms: float) -> tuple[int, float]:
-        """Number of records to send, and seconds since the newest sent one of these partitions."""
+        """Number of records to send, and seconds since the newest sent one."""
         if self._upstream is None:
             return 0, 0.0
         ring = self._upstream.ring
-        behind = {tp: ring.ends[tp] - at for tp, at in self.wanted().items() if ring.ends.get(tp, at) > at}
-        times = [self._sent_ms.get(tp) or ring.oldest_ms for tp in behind]
-        return sum(behind.values()), max((now_ms - at for at in times if at), default=0.0) / 1000
-
-    # --- for the upstream ------------------------------------------------------------------------------------------
+        behind = sum(max(0, ring.ends.get(tp, at) - at) for tp, at in self.plan.wanted.items())
+        sent_ms = self._newest_ms or ring.oldest_ms
+        return behind, max(0.0, now_ms - sent_ms) / 1000 if behind and sent_ms else 0.0
 
     def wake(self) -> None:
         """Wake the sending task."""
         self._woken.set()
-
-    def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
-        """End the reading: the offsets of its topics are no longer valid."""
-        topics = {topic for topic, _ in self._positions}
-        missing = {
-            tp: (max(at, self._positions.get(tp, at)), limit) for tp, (at, limit) in lost.items() if tp[0] in topics
-        }
-        if missing:
-            self._error = CursorExpiredError("the stream was recreated", missing=missing)
 
     # --- requests ------------------------------------------------------------------------------------------------
 
@@ -193,26 +192,21 @@ class Client:
                 request = protocol.decode_request(message)
             except RemoteProtocolError as error:
                 raise _ProtocolError(str(error)) from None
-            if isinstance(request, protocol.Credit):
-                self._grant(request.size)
-                continue
             try:
                 answer = await self._answer(request)
             except CardinalError as error:
-                answer = _failed(request.id, error)
+                answer = _failed(getattr(request, "id", 0), error)
             if answer is not None:
                 await self._connection.send(protocol.encode_message(answer))
 
-    def _grant(self, size: int) -> None:
-        if size:
-            self.credit = min(self.credit + size, _CREDIT_MAX)
-            self._progress = time.monotonic()
-            self.wake()
-
-    async def _answer(
-        self, request: protocol.ListTopics | protocol.GetWatermarks | protocol.FindTime | protocol.Read
-    ) -> protocol.Answer | None:
+    async def _answer(self, request: protocol.Request) -> protocol.Answer | None:
         match request:
+            case protocol.Credit(size):
+                self.credit = min(self.credit + size, _CREDIT_MAX)
+            case protocol.Pause(partitions):
+                self.plan = replace(self.plan, paused=frozenset(partitions), index=0)
+            case protocol.Read(number, positions):
+                return self._read(number, protocol.by_partition(positions))
             case protocol.ListTopics(number):
                 return protocol.Topics(number, tuple(sorted(await self._streams.list_topics())))
             case protocol.GetWatermarks(number, topics):
@@ -221,99 +215,98 @@ class Client:
             case protocol.FindTime(number, topics, timestamp_ms):
                 offsets = await self._enter(topics).offsets_for_time(timestamp_ms)
                 return protocol.Offsets(number, _rows_of(topics, offsets))
-            case protocol.Read(number, positions):
-                await self._read(number, protocol.by_partition(positions))
-                return None
+        self.wake()
+        return None
 
     def _enter(self, topics: Sequence[str]) -> Upstream:
         """Attach the client to the upstream of these topics."""
         upstream = self._streams.find(frozenset(topics))
         if upstream is not self._upstream:
             self._leave()
-            self.plan, self._upstream = Plan(self.plan.id, frozenset()), upstream
+            self.plan, self._upstream = Plan(), upstream
             upstream.clients.add(self)
         return upstream
 
     def _leave(self) -> None:
+        self._release()
         if self._upstream is not None:
             self._streams.leave(self, self._upstream)
             self._upstream = None
 
-    async def _read(self, number: int, positions: Mapping[Partition, int | None]) -> None:
-        """Begin a READ, and answer it. CardinalError: nothing can be sent from these positions."""
-        answer = protocol.encode_message(protocol.Reading(number))
-        named = {tp: position for tp, position in positions.items() if position is not None}
-        upstream = self._enter([topic for topic, _ in positions]) if positions else None
-        while upstream is not None:
-            if len(named) == len(positions):
-                begun: dict[Partition, int] = {} if self._error else self._positions
-            elif self._error or not positions.keys() <= named.keys() | self._positions.keys():
-                raise self._error or CursorExpiredError("there is no position to continue from", missing={})
-            else:
-                begun = self._positions
-            resets = upstream.resets
-            await _check(upstream, named)
-            async with self._sending:
-                if resets == upstream.resets:  # records that were lost meanwhile make the check worthless
-                    self._positions, self._error = begun | named, None
-                    self._begin(number, positions)
-                    await self._connection.send(answer)
-                    return
-        async with self._sending:
-            self._begin(number, positions)
-            await self._connection.send(answer)
-
-    def _begin(self, number: int, positions: Iterable[Partition]) -> None:
-        self.plan, self._progress = Plan(number, frozenset(positions)), time.monotonic()
+    def _read(self, number: int, positions: dict[Partition, int]) -> protocol.Failed | None:
+        try:
+            upstream = self._enter([topic for topic, _ in positions])
+        except CardinalError as error:
+            self.plan = Plan()
+            return _failed(0, error, read=number)
+        self.plan = Plan(number, positions, upstream.resets)
         self.wake()
+        return None
 
     # --- records -------------------------------------------------------------------------------------------------
 
     @property
     def reads(self) -> bool:
         """True while it reads, without an error."""
-        return bool(self.plan.wanted) and self._error is None
-
-    def wanted(self) -> dict[Partition, int]:
-        """The positions of the partitions of the READ."""
-        return {tp: self._positions[tp] for tp in self.plan.wanted}
+        return bool(self.plan.wanted)
 
     async def _send_records(self) -> None:
         while True:
             upstream, plan = self._upstream, self.plan
-            if upstream is None or not plan.wanted:
+            if upstream is None or not (wanted := plan.wanted):
+                self._release()
                 await self._changed()
-            elif error := self._error or upstream.error:
-                await self._end_reading(error)
+            elif error := upstream.error or upstream.lost(plan.positions, plan.resets):
+                await self._end_reading(plan, error)
             elif self.credit <= 0:
-                await self.wait_for_credit()
-            elif (found := upstream.ring.after(plan.index, self.wanted())) is None:
-                await self._catch_up(upstream)
-            elif not found[0]:
-                plan.index = found[1]
                 await self._changed()
-            elif await self.send(plan, found[0]):
+            elif (found := upstream.ring.after(plan.index, wanted)) is None:
+                await self._send_older(plan, upstream)
+            else:
+                self._release()
+                if found[0]:
+                    await self._send(plan, found[0])
                 plan.index = found[1]
+                if not found[0]:
+                    await self._changed()
 
-    async def send(self, plan: Plan, chunks: Sequence[protocol.Chunk]) -> bool:
-        """Send the next chunks of a plan; False if the client has another plan."""
-        async with self._sending:
-            if plan is not self.plan:
-                return False
-            frame = protocol.encode_frame(plan.id, chunks)
-            for chunk in chunks:
-                self._positions[chunk.tp] = chunk.next
-                self._sent_ms[chunk.tp] = chunk.newest_ms or self._sent_ms.get(chunk.tp, 0)
-                self._totals.records += chunk.count
-            self._totals.bytes += len(frame)
-            self.credit -= len(frame)
-            try:
-                async with asyncio.timeout(self._settings.slow_timeout) as limit:
-                    await self._connection.send(self._fragments(frame, limit))
-            except TimeoutError:
-                raise _SlowError from None
-            self._heard = self._progress = time.monotonic()
-            return True
+    async def _send_older(self, plan: Plan, upstream: Upstream) -> None:
+        """Send the next chunks of a catch-up read."""
+        try:
+            if self._older is None or self._older.closed:
+                topics = tuple(sorted({topic for topic, _ in plan.positions}))
+                self._older = await self._catch_up.open(self, upstream, topics)
+            chunks = await self._older.read(plan.wanted)
+        except (CursorExpiredError, TopicError) as error:
+            if plan is self.plan:
+                await self._end_reading(plan, error)
+        except UnreachableError as error:
+            if self._older is not None and not self._older.closed:
+                _log.warning("a catch-up read failed, retrying: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+        else:
+            if chunks and plan is self.plan:
+                await self._send(plan, chunks)
+
+    def _release(self) -> None:
+        older, self._older = self._older, None
+        if older is not None:
+            self._catch_up.release(older)
+
+    async def _send(self, plan: Plan, chunks: Sequence[protocol.Chunk]) -> None:
+        frame = protocol.encode_frame(plan.id, chunks)
+        for chunk in chunks:
+            plan.positions[chunk.tp] = chunk.next
+            self._newest_ms = chunk.newest_ms or self._newest_ms
+            self._totals.records += chunk.count
+        self._totals.bytes += len(frame)
+        self.credit -= len(frame)
+        try:
+            async with asyncio.timeout(self._settings.slow_timeout) as limit:
+                await self._connection.send(self._fragments(frame, limit))
+        except TimeoutError:
+            raise _SlowError from None
+        self._heard = time.monotonic()
 
     def _fragments(self, frame: bytes, limit: asyncio.Timeout) -> Iterator[memoryview]:
         """Fragments of a message, so that pings are sent in between; each one is a sign of life of the client."""
@@ -324,67 +317,31 @@ class Client:
             limit.reschedule(asyncio.get_running_loop().time() + self._settings.slow_timeout)
             yield view[at : at + size]
 
-    async def wait_for_credit(self) -> None:
-        """Wait briefly for a change. _SlowError: the client is older than the ring, and grants no credit."""
-        slow, upstream = self._settings.slow_timeout, self._upstream
-        older = upstream is not None and not upstream.ring.holds(self.wanted())
-        if older and time.monotonic() - self._progress > slow:
-            raise _SlowError
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(_TICK_SECONDS, slow / 2)):
-                await self._changed()
-
     async def _changed(self) -> None:
         """Wait until something changes after the last call."""
         await self._woken.wait()
         self._woken.clear()
 
-    async def _catch_up(self, upstream: Upstream) -> None:
-        try:
-            await self._read_older(self, upstream)
-        except (CursorExpiredError, TopicError) as error:
-            await self._end_reading(error)
-        except UnreachableError as error:
-            _log.warning("a catch-up read failed, retrying: %s", error)
-            await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _end_reading(self, error: CardinalError) -> None:
+    async def _end_reading(self, plan: Plan, error: CardinalError) -> None:
         """End the reading; the connection stays."""
-        async with self._sending:
-            self.plan, self._error = Plan(self.plan.id, frozenset()), error
-            await self._connection.send(protocol.encode_message(_failed(0, error)))
-
-
-async def _check(upstream: Upstream, positions: Mapping[Partition, int]) -> None:
-    """Refuse positions from which nothing can be sent."""
-    unsure = {tp: position for tp, position in positions.items() if not upstream.ring.covers(tp, position)}
-    if not unsure:
-        return
-    watermarks = await upstream.watermarks()
-    missing = {}
-    for tp, position in unsure.items():
-        if tp not in watermarks:
-            raise TopicError("there is no such partition", topic=tp[0])
-        low, high = watermarks[tp]
-        if not low <= position <= high:
-            missing[tp] = (position, high if position > high else low)
-    if missing:
-        raise CursorExpiredError("expired", missing=missing)
+        if plan is self.plan:
+            self.plan = Plan()
+        await self._connection.send(protocol.encode_message(_failed(0, error, read=plan.id)))
 
 
 def _rows_of(topics: Sequence[str], found: Mapping[Partition, Any]) -> tuple[tuple[str, int, Any], ...]:
     return protocol.rows({tp: value for tp, value in found.items() if tp[0] in topics})
 
 
-def _failed(number: int, error: CardinalError) -> protocol.Failed:
+def _failed(number: int, error: CardinalError, *, read: int = 0) -> protocol.Failed:
     """The answer for an error: names topics and positions, nothing about the upstream."""
     match error:
         case TopicError(topic=topic):
-            return protocol.Failed(number, protocol.Reason.TOPIC, topic)
+            return protocol.Failed(number, protocol.Reason.TOPIC, topic, read=read)
         case CursorExpiredError(missing=missing):
-            return protocol.Failed(number, protocol.Reason.EXPIRED, partitions=protocol.rows(missing))
+            return protocol.Failed(number, protocol.Reason.EXPIRED, partitions=protocol.rows(missing), read=read)
         case UnreachableError():
-            return protocol.Failed(number, protocol.Reason.UNAVAILABLE)
+            return protocol.Failed(number, protocol.Reason.UNAVAILABLE, read=read)
         case _:
             _log.error("a request of a client failed: %s", error)
-            return protocol.Failed(number, protocol.Reason.FAILED)
+            return protocol.Failed(number, protocol.Reason.FAILED, read=read)

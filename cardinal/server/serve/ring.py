@@ -79,13 +79,9 @@ class Ring:
             self._evicted = 0
 
     def holds(self, positions: Mapping[Partition, int]) -> bool:
-        """True if everything from these positions on is in memory."""
-        low = self._low
-        return all(tp in low and low[tp] <= position for tp, position in positions.items())
-
-    def covers(self, tp: Partition, position: int) -> bool:
-        """True if a position is between the first and the last position in memory."""
-        return tp in self._low and self._low[tp] <= position <= self.ends[tp]
+        """True if everything from these positions on is in memory, and none is beyond the newest record."""
+        low, ends = self._low, self.ends
+        return all(tp in low and low[tp] <= position <= ends[tp] for tp, position in positions.items())
 
     def after(self, index: int, positions: Mapping[Partition, int]) -> tuple[list[Chunk], int] | None:
         """The next chunks beyond these positions, up to a message, and the index to continue at.

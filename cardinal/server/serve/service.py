@@ -238,7 +238,7 @@ class ServeService:
         if self._streams is None or len(self._clients) >= self._settings.clients_max:  # concurrent handshakes
             await connection.close(CloseCode.UNAVAILABLE, "no capacity for another client")
             return
-        client = Client(connection, self._streams, self._catch_up.run, self._totals, self._settings)
+        client = Client(connection, self._streams, self._catch_up, self._totals, self._settings)
         self._clients.add(client)
         began = time.monotonic()
         try:

@@ -24,7 +24,7 @@ class ServeSettings:
         buffer_bytes: bytes of recent records in the ring.
         clients_max: maximum number of clients.
         catch_up_max: maximum number of catch-up reads.
-        slow_timeout: seconds after which a client that is older than the ring and accepts nothing is closed.
+        slow_timeout: seconds after which a client is closed that accepts nothing of a message.
         ping_interval: seconds between two pings; a client that is silent for three intervals is closed.
 
     """

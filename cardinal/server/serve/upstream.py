@@ -74,14 +74,12 @@ class Poller:
 
 
 class Reader(Protocol):
-    """A client that reads an upstream."""
+    """A client that reads an upstream; ``credit``: bytes that it may be sent."""
+
+    credit: int
 
     def wake(self) -> None:
         """Notify the client of a change."""
-        ...
-
-    def expire(self, lost: Mapping[Partition, tuple[int, int]]) -> None:
-        """Notify the client of partitions that lost records: position and end of each."""
         ...
 
 
@@ -129,6 +127,7 @@ class Upstream:
         self._thread = SourceThread(lambda: make(tuple(sorted(self.topics))), "cardinal-serve-read")
         self._query_lock = asyncio.Lock()
         self._next_query: asyncio.Task[Watermarks] | None = None
+        self._reset_ends: dict[Partition, int] = {}
         self._task = asyncio.create_task(self._run())
 
     async def open(self) -> Source:
@@ -180,6 +179,13 @@ class Upstream:
         return await asyncio.wrap_future(
             run_in_thread(lambda: source.offsets_for_time(timestamp_ms), "cardinal-serve-query")
         )
+
+    def lost(self, positions: Mapping[Partition, int], resets: int) -> CursorExpiredError | None:
+        """The error of a reading that began after so many resets; None if there was none since (rule 3)."""
+        if resets == self.resets:
+            return None
+        missing = {tp: (at, min(at, self._reset_ends.get(tp, 0))) for tp, at in positions.items()}
+        return CursorExpiredError("the stream was recreated", missing=missing)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -279,21 +285,20 @@ class Upstream:
     async def _restart(self, error: CursorExpiredError) -> None:
         """Continue at the ends, where the reader cannot continue at its position."""
 
-        def restart(source: Source) -> tuple[dict[Partition, int], Mapping[Partition, tuple[int, int]]]:
+        def restart(source: Source) -> tuple[Watermarks, dict[Partition, int]]:
             watermarks = source.watermarks()
-            lost = _lost(source.positions(), watermarks, error)
             source.assign({tp: high for tp, (_, high) in watermarks.items()})
-            return source.positions(), lost
+            return watermarks, source.positions()
 
-        positions, lost = await self._thread.call(restart)
+        watermarks, positions = await self._thread.call(restart)
         self.ring.restart(positions)
-        if lost:
-            self.resets += 1
-            _log.warning("the stream was recreated or has lost records, its readers restart: %s", error)
-            for client in self.clients:
-                client.expire(lost)
-        else:
+        lows = {tp: low for tp, (low, _) in watermarks.items()}
+        if error.missing and all(at < lows.get(tp, 0) for tp, (at, _) in error.missing.items()):
             _log.warning("records expired before they were read, and are skipped: %s", error)
+        else:
+            self.resets += 1
+            self._reset_ends = positions
+            _log.warning("the stream was recreated or has lost records, its readers restart: %s", error)
         self._wake()
 
     def _wake(self) -> None:
@@ -308,16 +313,3 @@ def _ignore_error(query: asyncio.Task[Watermarks]) -> None:
 
 def _extend(added: dict[Partition, int]) -> Callable[[Source], None]:
     return lambda source: source.assign(source.positions() | added)
-
-
-def _lost(
-    positions: Mapping[Partition, int], watermarks: Watermarks, error: CursorExpiredError
-) -> Mapping[Partition, tuple[int, int]]:
-    """Position of the reader and end of each partition that lost records other than by retention."""
-    at_fault = {tp: at for tp, (at, _) in error.missing.items() if tp not in watermarks or at >= watermarks[tp][0]}
-    if error.missing and not at_fault:
-        return {}
-    # A topic is recreated with all of its partitions, and the error names one.
-    beyond = {tp: at for tp, at in positions.items() if tp in watermarks and at > watermarks[tp][1]}
-    lost = {tp: (at, min(at, watermarks[tp][1] if tp in watermarks else 0)) for tp, at in (at_fault | beyond).items()}
-    return lost or {tp: (at, at) for tp, at in positions.items()}

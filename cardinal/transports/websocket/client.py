@@ -6,9 +6,8 @@ Rules:
    pauses, to the next of the server's addresses each time; an outage and its end are logged once.
 2. A refusal (token, certificate, another protocol) ends the client.
 3. A request whose connection breaks is repeated on the next one until its timeout.
-4. A READ is sent when the one before is answered: after a failed one the server has no positions to continue from.
-5. A READ that is not answered in time closes the connection: afterwards the server's positions are unknown.
-6. The thread never waits for the reader: pings are answered even if the reader is slow.
+4. The inbox knows what to read: every connection begins with its READ.
+5. The thread never waits for the reader: pings are answered even if the reader is slow.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from .inbox import Inbox
     from .settings import WebsocketSettings
 
-_Answer = TypeVar("_Answer", protocol.Topics, protocol.Watermarks, protocol.Offsets, protocol.Reading)
+_Answer = TypeVar("_Answer", protocol.Topics, protocol.Watermarks, protocol.Offsets)
 
 CLOSE_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 1.0
@@ -59,7 +58,7 @@ class Client:
 
     Arguments:
         settings: the servers.
-        inbox: receives records and the end of a reading, and holds the READ and the credit to send.
+        inbox: receives records and the end of a reading, and has the requests that concern them.
 
     Raises:
         UnreachableError, RefusedError, RemoteProtocolError, TransportError: the first connection failed.
@@ -71,8 +70,7 @@ class Client:
         self._inbox = inbox
         self._tls = settings.tls() if settings.tls else None
         self._ids = itertools.count(1)
-        self._pending: dict[int, tuple[protocol.Request, asyncio.Future[protocol.Answer]]] = {}
-        self._reading = 0  # the id of the inbox's READ that is not answered yet
+        self._pending: dict[int, asyncio.Future[protocol.Answer]] = {}
         self._failure: CardinalError | None = None
         self._reason = ""
         self._away_since = 0.0
@@ -119,7 +117,7 @@ class Client:
         return response
 
     def wake(self) -> None:
-        """Send the inbox's READ and credit; without a connection the next one begins with them."""
+        """Send the inbox's requests; without a connection the next one begins with them."""
         self._call(self._due.set)
 
     def close(self) -> None:
@@ -196,7 +194,7 @@ class Client:
             self._first.set_exception(self._failure)
 
     def _break_requests(self) -> None:
-        for _, future in self._pending.values():
+        for future in self._pending.values():
             if not future.done():
                 future.set_exception(ConnectionError())
 
@@ -205,7 +203,6 @@ class Client:
     async def _converse(self, connection: ClientConnection) -> NoReturn:
         """Exchange messages until the connection ends, by one of the library's errors or of ours."""
         self._inbox.connected()
-        self._reading = 0
         self._connection = connection
         self._connected.set()
         if not self._first.done():
@@ -231,20 +228,15 @@ class Client:
             self._break_requests()
 
     async def _write(self, connection: ClientConnection, interval: float) -> None:
-        """Send the inbox's READ and credit, and regularly a sign of life.
+        """Send the inbox's requests, and regularly a sign of life.
 
         Our pong to the server's ping may wait behind records for long.
         """
         with contextlib.suppress(ConnectionClosed):  # the receiving side reports it
             while True:
                 self._due.clear()
-                if not self._reading and (wanted := self._inbox.reading(number := next(self._ids))) is not None:
-                    self._reading = number
-                    await connection.send(protocol.encode_message(protocol.Read(number, protocol.rows(wanted))))
-                elif not self._reading:
-                    self._returned()
-                if credit := self._inbox.grant():
-                    await connection.send(protocol.encode_message(protocol.Credit(credit)))
+                for request in self._inbox.requests():
+                    await connection.send(protocol.encode_message(request))
                 try:
                     async with asyncio.timeout(interval):  # wait_for may lose a cancellation
                         await self._due.wait()
@@ -252,38 +244,24 @@ class Client:
                     await connection.send(protocol.encode_message(protocol.Credit(0)))
 
     def _returned(self) -> None:
-        """Reset the reconnect pauses, once the server reads for us; not for a server that only closes connections."""
-        self._pauses = _pauses()
+        """Reset the reconnect pauses, once the server has sent a message; not for one that only closes connections."""
         if self._away_since:
+            self._pauses = _pauses()
             seconds, self._away_since = time.monotonic() - self._away_since, 0.0
             _log.warning("the server at %s is back after %.1f s", self._settings.address, seconds)
 
     def _receive(self, message: bytes | str) -> None:
+        self._returned()
         if isinstance(message, bytes):
             self._inbox.add(*protocol.decode_frame(message), len(message))
             if self._inbox.due:
                 self._due.set()
             return
         answer = protocol.decode_answer(message)
-        if answer.id in self._pending:
-            request, future = self._pending[answer.id]
-            if isinstance(answer, protocol.Reading) and isinstance(request, protocol.Read):
-                # Before anything else is received, even if the reader no longer waits: the server has these positions.
-                self._inbox.assign(
-                    {tp: at or 0 for tp, at in protocol.by_partition(request.positions).items()}, answer.id
-                )
-                self._due.set()
-            if not future.done():
-                future.set_result(answer)
-        elif answer.id in (0, self._reading):
-            if answer.id:
-                self._reading = 0
-                self._due.set()
-            if isinstance(answer, protocol.Failed):
-                error = request_error(answer, self._settings.address)
-                if isinstance(error, UnreachableError):
-                    raise error  # reconnect
-                self._inbox.fail(error)
+        if isinstance(answer, protocol.Failed) and answer.read:
+            self._inbox.fail(answer.read, request_error(answer, self._settings.address))
+        elif (future := self._pending.get(answer.id)) is not None and not future.done():
+            future.set_result(answer)
 
     async def _request(self, make: Callable[[int], protocol.Request], purpose: str) -> protocol.Answer:
         address, timeout = self._settings.address, self._settings.connect_timeout
@@ -311,16 +289,13 @@ class Client:
 
     async def _exchange(self, connection: ClientConnection, make: Callable[[int], protocol.Request]) -> protocol.Answer:
         number = next(self._ids)
-        request, future = make(number), self._loop.create_future()
-        self._pending[number] = request, future
+        future = self._pending[number] = self._loop.create_future()
         try:
-            await connection.send(protocol.encode_message(request))
+            await connection.send(protocol.encode_message(make(number)))
             answer: protocol.Answer = await future
             return answer
         finally:
             del self._pending[number]
-            if isinstance(request, protocol.Read) and (future.cancelled() or not future.done()):
-                connection.transport.abort()  # rule 5
 
 
 def _closed_error() -> TransportError:

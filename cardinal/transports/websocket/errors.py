@@ -20,7 +20,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 
-from .protocol import REQUEST_MAX, CloseCode, Failed, Reason, by_partition
+from .protocol import CloseCode, Failed, Reason, by_partition
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
@@ -85,7 +85,7 @@ def request_error(frame: Failed, address: str) -> CardinalError:
                 topic=frame.topic,
             )
         case Reason.EXPIRED:
-            return _expired(missing, address)
+            return expired(missing, address)
         case Reason.UNAVAILABLE:
             return UnreachableError(
                 f"the server at {address} answers, but what it reads from does not, or it has no capacity now: retry "
@@ -133,16 +133,12 @@ def _closed(error: ConnectionClosed, settings: WebsocketSettings, *, first: bool
         return _away("the connection broke, or it stopped answering", address, first=first)
     if received.code == CloseCode.PROTOCOL:
         return RemoteProtocolError(f"the server at {address} refused a request: {received.reason!r}")
-    if received.code == _TOO_BIG:
-        return TransportError(
-            f"a request to {address} is larger than {REQUEST_MAX} bytes, because it names too many partitions: read "
-            "fewer topics"
-        )
     reason = f": {received.reason}" if received.reason else ""
     return UnreachableError(f"the server at {address} closed the connection{reason}", address=address)
 
 
-def _expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
+def expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
+    """The error for positions that cannot be read: see :attr:`.protocol.Reason.EXPIRED`."""
     if not missing:
         return CursorExpiredError(f"positions have expired at {address}: start again", missing={})
     (topic, number), (position, limit) = next(iter(missing.items()))

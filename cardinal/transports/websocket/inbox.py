@@ -1,12 +1,12 @@
-"""Receive buffer of a client: bounded, in order within each partition, without gaps or duplicates.
+"""Receive buffer of a client, and what the server has to know of it: bounded, in order, without gaps or duplicates.
 
 Rules:
 
 1. Every byte received counts against the window until it is delivered, evicted or ignored; a server that sends more
    than its credit is refused.
 2. The chunks of a partition are contiguous. Records that were received before are ignored; a gap is refused.
-3. Chunks of a paused partition are retained, so that they are not sent twice. When they exceed half of the window, the
-   largest partition is evicted and re-read from its position.
+3. Chunks of a paused partition are retained, so that they are not sent twice. When they exceed half of the window, they
+   are evicted and read again.
 4. Received records survive a connection: the next one continues after them.
 
 The connection's thread adds, the reader's thread takes, under a lock. No I/O.
@@ -17,26 +17,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cardinal.errors import CardinalError, RemoteProtocolError
 
-from .protocol import ReceivedChunk, decode_records
+from .protocol import Credit, Pause, Read, ReceivedChunk, decode_records, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
 
+    from .protocol import Request
+
 
 @dataclass(slots=True)
 class _Entry:
-    """A chunk, its number in the order of arrival, and its undelivered records once they are decoded."""
+    """A chunk, and its records once they are decoded; ``at``: the first undelivered one."""
 
     chunk: ReceivedChunk
-    number: int
     records: list[Record] | None = None
     at: int = 0
 
@@ -47,27 +47,10 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Partition:
-    """Progress of an assigned partition.
-
-    Attributes:
-        position: the next offset to deliver; ``received``: the next one that the server sends.
-        read: the id of the READ that named its offset last.
-        named: true if the next READ has to name its offset.
-        paused: true if it is neither delivered nor sent.
-        entries: its undelivered chunks.
-
-    """
+    """An assigned partition: the next offset to deliver, and the next one to receive."""
 
     position: int
     received: int
-    read: int
-    named: bool = False
-    paused: bool = False
-    entries: deque[_Entry] = field(default_factory=deque)
-
-    @property
-    def size(self) -> int:
-        return sum(entry.size for entry in self.entries)
 
 
 class Inbox:
@@ -84,13 +67,24 @@ class Inbox:
         self._chunk_max = chunk_max
         self._changed = threading.Condition()
         self._partitions: dict[Partition, _Partition] = {}
-        self._received = 0
-        self._credit = self._grantable = 0
-        self._unread = False
+        self._paused: frozenset[Partition] = frozenset()
+        self._entries: deque[_Entry] = deque()
+        self._held = self._credit = 0
+        self._read = 0  # the id of the READ that the server has to follow
+        self._read_due = self._pause_due = False
         self._error: CardinalError | None = None
         self._ended: CardinalError | None = None
 
     # --- for the reader ----------------------------------------------------------------------------------------
+
+    def assign(self, positions: Mapping[Partition, int]) -> None:
+        """Read these partitions, and no other; records received before are discarded."""
+        with self._changed:
+            self._partitions = {tp: _Partition(position, position) for tp, position in positions.items()}
+            self._paused, self._error = frozenset(), None
+            self._entries.clear()
+            self._held = 0
+            self._read_again()
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of every assigned partition."""
@@ -99,16 +93,14 @@ class Inbox:
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing of exactly these partitions."""
-        paused = frozenset(partitions)
         with self._changed:
-            for tp, state in self._partitions.items():
-                if state.paused == (tp in paused):
-                    continue
-                state.paused = not state.paused
-                self._unread = True
-                if state.entries:
-                    # Only the counted bytes stay in memory.
-                    state.entries[0].records, state.entries[0].at = None, 0
+            paused = self._partitions.keys() & partitions
+            if paused == self._paused:
+                return
+            self._paused, self._pause_due = frozenset(paused), True
+            for entry in self._entries:
+                if entry.records is not None and entry.chunk.tp in paused:
+                    entry.records, entry.at = None, 0  # only the counted bytes stay in memory
             self._evict()
 
     def take(self, limit: int, timeout: float) -> list[Record]:
@@ -132,42 +124,31 @@ class Inbox:
 
     @property
     def due(self) -> bool:
-        """True if the connection has a READ or credit to send."""
-        return self._unread or self._due() > 0
+        """True if there are :meth:`requests` to send."""
+        return self._read_due or self._pause_due or self._grantable * 4 >= self._window
 
     # --- for the connection --------------------------------------------------------------------------------------
 
-    def assign(self, positions: Mapping[Partition, int], read: int) -> None:
-        """Read these partitions from the READ with this id on; records received before are discarded."""
-        with self._changed:
-            self._grantable += sum(state.size for state in self._partitions.values())
-            self._partitions = {tp: _Partition(position, position, read) for tp, position in positions.items()}
-            self._unread, self._error = False, None
-
     def connected(self) -> None:
-        """Begin a new connection: the next READ names all offsets, and no credit is granted yet."""
+        """Begin a new connection: the server knows nothing yet, and has no credit."""
         with self._changed:
-            for state in self._partitions.values():
-                state.named = True
-            self._unread = bool(self._partitions)
-            self._error = None  # a server that still cannot read from there repeats it
             self._credit = 0
-            self._grantable = max(0, self._window - sum(state.size for state in self._partitions.values()))
+            self._error = None  # a server that still cannot read from there repeats it
+            self._read_again()
 
-    def reading(self, read: int) -> dict[Partition, int | None] | None:
-        """The positions that the READ with this id names; None where no READ is due."""
+    def requests(self) -> list[Request]:
+        """The requests to send now, in this order; they count as sent."""
         with self._changed:
-            if not self._unread:
-                return None
-            self._unread = False
-            positions: dict[Partition, int | None] = {}
-            for tp, state in self._partitions.items():
-                if state.paused:
-                    continue
-                positions[tp] = state.received if state.named else None
-                if state.named:
-                    state.named, state.read = False, read
-            return positions
+            requests: list[Request] = []
+            if self._read_due and self._partitions:
+                requests.append(Read(self._read, rows({tp: one.received for tp, one in self._partitions.items()})))
+            if self._pause_due:
+                requests.append(Pause(tuple(self._paused)))
+            if (size := self._grantable) * 4 >= self._window:
+                requests.append(Credit(size))
+                self._credit += size
+            self._read_due = self._pause_due = False
+            return requests
 
     def add(self, read: int, chunks: Sequence[ReceivedChunk], size: int) -> None:
         """Accept a records message of ``size`` bytes.
@@ -180,10 +161,9 @@ class Inbox:
             if self._credit <= 0:
                 raise RemoteProtocolError(f"the server sent {size} bytes beyond its credit")
             self._credit -= size
-            self._grantable += size
-            for chunk in chunks:
+            for chunk in chunks if read == self._read else ():
                 state = self._partitions.get(chunk.tp)
-                if state is None or state.named or read < state.read or chunk.next <= state.received:
+                if state is None or chunk.next <= state.received:
                     continue
                 if chunk.begin > state.received:
                     raise RemoteProtocolError(
@@ -191,25 +171,17 @@ class Inbox:
                         f"{chunk.tp[0]}:{chunk.tp[1]}"
                     )
                 state.received = chunk.next
-                self._received += 1
-                state.entries.append(_Entry(chunk, self._received))
-                self._grantable -= len(chunk.content)
+                self._entries.append(_Entry(chunk))
+                self._held += len(chunk.content)
             self._evict()
             self._changed.notify_all()
 
-    def grant(self) -> int:
-        """The credit to grant now, counted as granted; 0 until it is worth a message."""
+    def fail(self, read: int, error: CardinalError) -> None:
+        """End the reading of a READ: :meth:`take` raises this until the next assignment."""
         with self._changed:
-            due = self._due()
-            self._grantable -= due
-            self._credit += due
-            return due
-
-    def fail(self, error: CardinalError) -> None:
-        """End the reading: :meth:`take` raises this until the next assignment."""
-        with self._changed:
-            self._error = error
-            self._changed.notify_all()
+            if read == self._read:
+                self._error = error
+                self._changed.notify_all()
 
     def end(self, error: CardinalError) -> None:
         """End the source: :meth:`take` raises this from now on."""
@@ -219,15 +191,24 @@ class Inbox:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    @property
+    def _grantable(self) -> int:
+        return self._window - self._held - self._credit
+
+    def _read_again(self) -> None:
+        self._read += 1
+        self._read_due, self._pause_due = True, bool(self._paused)
+
     def _deliver(self, limit: int) -> list[Record]:
         """Records of the chunks that came first, of partitions that are not paused."""
         records: list[Record] = []
-        states = [state for state in self._partitions.values() if state.entries and not state.paused]
-        ready = [(state.entries[0].number, state) for state in states]
-        heapify(ready)  # numbers differ: partitions are not compared
-        while ready and len(records) < limit:
-            state = ready[0][1]
-            entry = state.entries[0]
+        skipped: list[_Entry] = []
+        while self._entries and len(records) < limit:
+            entry = self._entries.popleft()
+            if entry.chunk.tp in self._paused:
+                skipped.append(entry)
+                continue
+            state = self._partitions[entry.chunk.tp]
             if entry.records is None:
                 decoded = decode_records(entry.chunk, self._chunk_max)
                 if entry.chunk.begin < state.position:
@@ -238,25 +219,20 @@ class Inbox:
             entry.at += len(part)
             if entry.at == len(entry.records):
                 state.position = entry.chunk.next
-                self._grantable += entry.size
-                state.entries.popleft()
-                if state.entries:
-                    heapreplace(ready, (state.entries[0].number, state))
-                else:
-                    heappop(ready)
-            elif part:
+                self._held -= entry.size
+            else:
                 state.position = part[-1].offset + 1
+                self._entries.appendleft(entry)
+        self._entries.extendleft(reversed(skipped))
         return records
 
     def _evict(self) -> None:
-        held = {tp: state.size for tp, state in self._partitions.items() if state.paused}
-        while sum(held.values()) * 2 > self._window:
-            largest = max(held, key=held.__getitem__)
-            self._grantable += held.pop(largest)
-            state = self._partitions[largest]
-            state.entries.clear()
-            state.received, state.named = state.position, True
-
-    def _due(self) -> int:
-        few = self._grantable * 4 < self._window and self._credit > self._window // 4
-        return 0 if few else self._grantable
+        if not self._paused:
+            return
+        if 2 * sum(one.size for one in self._entries if one.chunk.tp in self._paused) <= self._window:
+            return
+        self._entries = deque(one for one in self._entries if one.chunk.tp not in self._paused)
+        self._held = sum(one.size for one in self._entries)
+        for tp in self._paused:
+            self._partitions[tp].received = self._partitions[tp].position
+        self._read_again()

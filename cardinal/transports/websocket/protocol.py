@@ -9,27 +9,24 @@ request              meaning                                         answer
 ``list_topics``      names of all topics                             ``topics``
 ``get_watermarks``   first and next offset of these topics           ``watermarks``
 ``find_time``        their first offsets at or after a time          ``offsets``
-``read``             send exactly these partitions from now on       ``reading``
+``read``             send these partitions, and no other, from here  records
+``pause``            send nothing of exactly these partitions        none
 ``credit``           grants more bytes; 0: sign of life              none
 ==================== =============================================== ==============
 
-Any request may be answered with ``failed``. A records message is the Avro value of :data:`_FRAME`: the id of the READ
+A request may be answered with ``failed``. A records message is the Avro value of :data:`_FRAME`: the id of the READ
 that it follows, and chunks, each a run of one partition in columns (:data:`_COLUMNS`), optionally compressed with
 snappy, with the CRC-32 of the uncompressed columns. Columns, because rows take seven times as long.
 
 Rules for servers:
 
-1. The chunks of a partition are contiguous: each begins where the one before ended.
+1. The chunks of a partition are contiguous: each begins where the one before ended, the first where the READ says.
 2. A records message is sent only while credit is left; its bytes are subtracted, so credit may become negative by less
    than one message.
-3. A READ that fails changes nothing. ``failed`` with id 0 ends the current reading; the connection stays, and a READ
-   that names every offset begins another one.
+3. ``failed`` with the id of a READ in ``read`` ends its reading; the connection stays, and another READ may follow.
 
-Rules for clients:
-
-1. A READ names an offset for each partition, or null to continue at the connection's position: only after a READ that
-   named one was answered with ``reading``.
-2. Chunks of a partition that follow an older READ than the last one that named its offset are ignored.
+Rule for clients: a READ replaces the one before and resumes all partitions. Records that follow an older READ are
+ignored.
 
 Bytes that break these rules are a :class:`~cardinal.errors.RemoteProtocolError` for the receiver. Pure: no I/O.
 """
@@ -54,7 +51,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Partition, Record
 
-SUBPROTOCOL: Final = "cardinal.streams.v3"
+SUBPROTOCOL: Final = "cardinal.streams.v4"
 REQUEST_MAX: Final = 1 << 20
 """Bytes of the largest request that a server accepts: a READ of some ten thousand partitions."""
 
@@ -131,11 +128,19 @@ class FindTime:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Choose the partitions to send, each from an offset; None continues at the connection's position."""
+    """Send these partitions, each from an offset, and no other."""
 
     id: _Number
-    positions: tuple[tuple[_Topic, _Number, _Number | None], ...]
+    positions: tuple[tuple[_Topic, _Number, _Number], ...]
     type: Literal["read"] = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Send nothing of exactly these partitions of the READ."""
+
+    partitions: tuple[tuple[_Topic, _Number], ...]
+    type: Literal["pause"] = "pause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,26 +179,19 @@ class Offsets:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A READ has begun."""
-
-    id: _Number
-    type: Literal["reading"] = "reading"
-
-
-@dataclass(frozen=True, slots=True)
 class Failed:
-    """A request, or the current reading (id 0), failed; with position and limit of the partitions concerned."""
+    """A request, or the reading of a READ, failed; with position and limit of the partitions concerned."""
 
-    id: _Number
+    id: _Number  # 0: a READ failed
     reason: Reason
     topic: _Topic = ""
     partitions: tuple[tuple[_Topic, _Number, tuple[_Number, _Number]], ...] = ()
+    read: _Number = 0
     type: Literal["failed"] = "failed"
 
 
-Request: TypeAlias = ListTopics | GetWatermarks | FindTime | Read | Credit
-Answer: TypeAlias = Topics | Watermarks | Offsets | Reading | Failed
+Request: TypeAlias = ListTopics | GetWatermarks | FindTime | Read | Pause | Credit
+Answer: TypeAlias = Topics | Watermarks | Offsets | Failed
 
 _REQUESTS: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="type")])
 _ANSWERS: Final[TypeAdapter[Answer]] = TypeAdapter(Annotated[Answer, Field(discriminator="type")])

@@ -16,6 +16,7 @@ from cardinal.transports.base import Source
 
 from . import protocol
 from .client import Client
+from .errors import expired
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class WebsocketSource(Source):
     def __init__(self, settings: WebsocketSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._inbox = Inbox(settings.window, settings.frame_max)
         self._topics = tuple(topics)
+        self._address = settings.address
         self._client = Client(settings, self._inbox)
         try:
             self._partitions = self._find(wait)
@@ -58,7 +60,7 @@ class WebsocketSource(Source):
         return self._partitions
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other.
+        """Read each of these partitions from the given offset on, and no other; nothing changes where it raises.
 
         Raises:
             CursorExpiredError: retention has removed records from a position on, or a position is beyond the end.
@@ -66,8 +68,18 @@ class WebsocketSource(Source):
             UnreachableError: the server is away.
 
         """
-        chosen = protocol.rows(positions)
-        self._client.request(lambda number: protocol.Read(number, chosen), protocol.Reading, "positions")
+        watermarks = self.watermarks()
+        missing = {}
+        for tp, position in positions.items():
+            if tp not in watermarks:
+                raise TopicError(f"there is no partition {tp[1]} of {tp[0]} at {self._address}", topic=tp[0])
+            low, high = watermarks[tp]
+            if not low <= position <= high:
+                missing[tp] = (position, high if position > high else low)
+        if missing:
+            raise expired(missing, self._address)
+        self._inbox.assign(positions)
+        self._client.wake()
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Deliver nothing more of exactly these partitions until the next call; an empty call resumes all."""

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import tracemalloc
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import pytest
 
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
+from cardinal.transports.websocket import protocol
 from cardinal.transports.websocket.inbox import Inbox
-from cardinal.transports.websocket.protocol import ReceivedChunk, decode_frame, encode_chunks, encode_frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+from cardinal.transports.websocket.protocol import ReceivedChunk, Request, decode_frame, encode_chunks, encode_frame
 
 A, B = ("t", 0), ("t", 1)
 Log = dict[tuple[str, int], list[Record]]
 LIMIT = 1 << 20
+READ = 2  # of an assignment and a connection
 
 
 def _log(length: int = 200, size: int = 20) -> Log:
@@ -40,10 +35,17 @@ class Server:
         self.id = 0
         self.in_flight: list[bytes] = []
 
-    def read(self, number: int, positions: Mapping[tuple[str, int], int | None]) -> None:
-        self.id = number
-        self.wanted = set(positions)
-        self.positions |= {tp: position for tp, position in positions.items() if position is not None}
+    def receive(self, requests: list[Request]) -> None:
+        for request in requests:
+            match request:
+                case protocol.Read(number, positions):
+                    self.id = number
+                    self.positions = dict(protocol.by_partition(positions))
+                    self.wanted = set(self.positions)
+                case protocol.Pause(partitions):
+                    self.wanted = self.positions.keys() - set(partitions)
+                case protocol.Credit(size):
+                    self.credit += size
 
     def send(self) -> None:
         while self.credit > 0 and self.random.random() < 0.8:
@@ -76,13 +78,11 @@ def test_pauses_and_breaks_at_any_time_lose_nothing_and_double_nothing(  # noqa:
     log = _log()
     inbox = Inbox(window, LIMIT)
     server = Server(log, inbox, seed)
-    number = 1
     inbox.connected()
-    server.credit = inbox.grant()
-    inbox.assign({A: 0, B: 3}, number)
-    server.read(number, {A: 0, B: 3})
+    inbox.assign({A: 0, B: 3})
+    server.receive(inbox.requests())
     paused: set[tuple[str, int]] = set()
-    waiting: list[tuple[int, Mapping[tuple[str, int], int | None]]] = []
+    waiting: list[list[Request]] = []
     delivered: Log = {A: [], B: []}
     for step in range(20_000):
         match rng.randrange(12 if step < 3_000 else 9):
@@ -91,33 +91,28 @@ def test_pauses_and_breaks_at_any_time_lose_nothing_and_double_nothing(  # noqa:
             case 3 | 4:
                 server.arrive(rng.randrange(1, 4))
             case 5 if waiting:
-                server.read(*waiting.pop(0))
+                server.receive(waiting.pop(0))
             case 6 | 7 | 8:
                 for record in inbox.take(rng.choice([1, 3, 100]), 0):
                     assert record[:2] not in paused
                     delivered[record[:2]].append(record)
-                server.credit += inbox.grant()
+                waiting += filter(None, [inbox.requests()])
             case 9 | 10:
                 paused = {tp for tp in (A, B) if rng.random() < 0.4}
                 inbox.pause(paused)
-                number += 1
-                if (wanted := inbox.reading(number)) is not None:
-                    waiting.append((number, wanted))
+                waiting += filter(None, [inbox.requests()])
             case 11 if rng.random() < 0.2:
                 # The connection breaks: what was in flight is lost, and positions are named again.
                 server.in_flight.clear()
                 waiting.clear()
-                number += 1
                 server.positions.clear()
+                server.credit = 0
                 inbox.connected()
-                server.credit = inbox.grant()
-                server.read(number, inbox.reading(number) or {})
+                server.receive(inbox.requests())
         if step == 3_000:
             paused = set()
             inbox.pause(())
-            number += 1
-            if (wanted := inbox.reading(number)) is not None:
-                waiting.append((number, wanted))
+            waiting += filter(None, [inbox.requests()])
         if step > 3_000 and inbox.positions() == {A: 200, B: 200}:
             break
     assert delivered == {A: log[A], B: log[B][3:]}
@@ -126,13 +121,13 @@ def test_pauses_and_breaks_at_any_time_lose_nothing_and_double_nothing(  # noqa:
 
 def _opened(window: int, *tps: tuple[str, int]) -> Inbox:
     inbox = Inbox(window, LIMIT)
+    inbox.assign(dict.fromkeys(tps, 0))
     inbox.connected()
-    inbox.grant()
-    inbox.assign(dict.fromkeys(tps, 0), 1)
+    inbox.requests()
     return inbox
 
 
-def _frame(records: list[Record], begin: int, read: int = 1) -> tuple[int, list[ReceivedChunk], int]:
+def _frame(records: list[Record], begin: int, read: int = READ) -> tuple[int, list[ReceivedChunk], int]:
     chunks = encode_chunks(records, {record[:2]: begin for record in records}, {}, compress=False)
     data = encode_frame(read, chunks)
     return *decode_frame(data), len(data)
@@ -151,64 +146,13 @@ def test_more_than_the_credit_is_refused() -> None:
 
 
 def test_what_was_not_requested_is_ignored_and_its_credit_granted_again() -> None:
-    inbox = Inbox(500, LIMIT)
-    inbox.connected()
-    inbox.grant()
-    inbox.assign({A: 0}, 4)
-    for read, chunks, size in (_frame(_log()[B][:8], 0, 4), _frame(_log()[A][:8], 0, 3)):
+    inbox = _opened(500, A)
+    for read, chunks, size in (_frame(_log()[B][:8], 0), _frame(_log()[A][:8], 0, 1)):
         inbox.add(read, chunks, size)
         assert inbox.take(100, 0) == []
-        assert inbox.grant() == size
-    inbox.add(*_frame(_log()[A][:8], 0, 4))
+        assert inbox.requests() == [protocol.Credit(size)]
+    inbox.add(*_frame(_log()[A][:8], 0))
     assert len(inbox.take(100, 0)) == 8
-
-
-@contextmanager
-def _memory_taken() -> Iterator[Callable[[], int]]:
-    """Bytes of memory that were allocated since, and not freed."""
-
-    def taken() -> int:
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0] - before
-
-    before = 0
-    tracemalloc.start()
-    try:
-        before = taken()
-        yield taken
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.slow
-def test_what_is_held_of_paused_partitions_is_bounded_by_the_window() -> None:
-    window = 100_000
-    log = _log(size=2_000)[A]
-    inbox = _opened(window, A, B)
-    inbox.pause({A})
-    inbox.reading(2)
-    sent = 0
-    with _memory_taken() as taken:
-        for at in range(0, 200, 10):
-            frame = _frame(log[at : at + 10], at, 1)
-            inbox.add(*frame)
-            sent += frame[2]
-            assert inbox.take(100, 0) == []
-            inbox.grant()
-            assert taken() < window + 2 * frame[2]
-    assert sent > 2 * window
-    inbox.pause(())
-    assert inbox.reading(3) == {A: 0, B: None}
-
-
-def test_a_paused_partition_leaves_half_of_the_window_to_the_others() -> None:
-    inbox, log = _opened(10_000, A, B), _log(size=500)
-    inbox.pause({A})
-    for at in range(0, 100, 5):
-        inbox.add(*_frame(log[A][at : at + 5], at))
-        inbox.add(*_frame(log[B][at : at + 5], at))
-        assert inbox.take(100, 0) == log[B][at : at + 5]
-        inbox.grant()
 
 
 def test_a_chunk_that_is_paused_in_its_midst_resumes_where_it_was() -> None:

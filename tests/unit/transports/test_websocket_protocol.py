@@ -40,14 +40,14 @@ requests = st.one_of(
     st.builds(protocol.ListTopics, ids),
     st.builds(protocol.GetWatermarks, ids, topics),
     st.builds(protocol.FindTime, ids, topics, st.integers(-(2**63), 2**63 - 1)),
-    st.builds(protocol.Read, ids, rows(ids | st.none())),
+    st.builds(protocol.Read, ids, rows(ids)),
+    st.builds(protocol.Pause, st.lists(st.tuples(names, ids), max_size=4).map(tuple)),
     st.builds(protocol.Credit, st.integers(0, 1 << 40)),
 )
 answers = st.one_of(
     st.builds(protocol.Topics, ids, topics),
     st.builds(protocol.Watermarks, ids, rows(pairs)),
     st.builds(protocol.Offsets, ids, rows(ids)),
-    st.builds(protocol.Reading, ids),
     st.builds(protocol.Failed, ids, st.sampled_from(Reason), names, rows(pairs)),
 )
 headers = st.lists(st.tuples(raw_names, st.binary(max_size=6)), max_size=3).map(tuple)
