@@ -250,21 +250,6 @@ def test_a_token_that_is_right_again_is_taken_by_who_still_waits(broker: MemoryB
             source.close()
 
 
-def test_a_client_reads_its_token_file_at_every_connection(broker: MemoryBroker, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text(f"{OLD}\n")
-    with serving(broker.url, APP, tokens=(OLD,)) as served:
-        source = from_start(open_source(f"{served.url}?token_file={file}", APP))
-        read(source, len(broker.records()))
-        port = served.port
-    file.write_text(f"{NEW}\n")
-    with serving(broker.url, APP, tokens=(NEW,), port=port) as changed:
-        fill(broker, 5)
-        assert len(read(source, 5)) == 5
-        assert changed.status.unauthorized_total == 0
-        source.close()
-
-
 def test_the_server_reads_its_token_file_at_every_connection(
     broker: MemoryBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,8 +123,8 @@ class CatchUpReads:
     def _revoke(self) -> None:
         """Close the oldest slots whose time is over, at most as many as clients wait."""
         late = time.monotonic() - _SLOT_SECONDS
-        over = [read for read in self._reads if read.client.credit <= 0 or read.began < late]
-        for read in over[: self.waiting - len(self._closing)]:
+        over = [one for one in self._reads if not one.closed and (one.client.credit <= 0 or one.began < late)]
+        for read in over[: max(0, self.waiting - len(self._closing))]:
             self.release(read)
 
     async def _close(self, read: CatchUpRead) -> None:

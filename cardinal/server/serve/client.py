@@ -71,6 +71,7 @@ class Plan:
     Attributes:
         resets: of the upstream when it began.
         paused: partitions that are not sent; another set is another plan with the same positions.
+        exists: false until positions beyond the ring are known to be not beyond the end.
 
     """
 
@@ -79,6 +80,7 @@ class Plan:
     resets: int = 0
     paused: frozenset[Partition] = frozenset()
     index: int = 0
+    exists: bool = False
 
     @property
     def wanted(self) -> dict[Partition, int]:
@@ -195,7 +197,7 @@ class Client:
             try:
                 answer = await self._answer(request)
             except CardinalError as error:
-                answer = _failed(getattr(request, "id", 0), error)
+                answer = _failed(getattr(request, "id", 0), error)  # credit and pauses cannot fail
             if answer is not None:
                 await self._connection.send(protocol.encode_message(answer))
 
@@ -258,6 +260,8 @@ class Client:
                 await self._changed()
             elif error := upstream.error or upstream.lost(plan.positions, plan.resets):
                 await self._end_reading(plan, error)
+            elif not plan.exists:
+                await self._check_ends(plan, upstream)
             elif self.credit <= 0:
                 await self._changed()
             elif (found := upstream.ring.after(plan.index, wanted)) is None:
@@ -269,6 +273,23 @@ class Client:
                 plan.index = found[1]
                 if not found[0]:
                     await self._changed()
+
+    async def _check_ends(self, plan: Plan, upstream: Upstream) -> None:
+        """End a reading beyond the end: the topic was recreated while the client was away."""
+        ends = upstream.ring.ends
+        if any(at > ends.get(tp, at) for tp, at in plan.positions.items()):
+            try:
+                ends = {tp: high for tp, (_, high) in (await upstream.watermarks()).items()}
+            except UnreachableError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                return
+            except TopicError as error:
+                await self._end_reading(plan, error)
+                return
+        missing = {tp: (at, ends[tp]) for tp, at in plan.positions.items() if at > ends.get(tp, at)}
+        if missing:
+            await self._end_reading(plan, CursorExpiredError("beyond the end", missing=missing))
+        plan.exists = True
 
     async def _send_older(self, plan: Plan, upstream: Upstream) -> None:
         """Send the next chunks of a catch-up read."""

@@ -79,9 +79,9 @@ class Ring:
             self._evicted = 0
 
     def holds(self, positions: Mapping[Partition, int]) -> bool:
-        """True if everything from these positions on is in memory, and none is beyond the newest record."""
-        low, ends = self._low, self.ends
-        return all(tp in low and low[tp] <= position <= ends[tp] for tp, position in positions.items())
+        """True if everything from these positions on is in memory, or not read yet."""
+        low = self._low
+        return all(tp in low and low[tp] <= position for tp, position in positions.items())
 
     def after(self, index: int, positions: Mapping[Partition, int]) -> tuple[list[Chunk], int] | None:
         """The next chunks beyond these positions, up to a message, and the index to continue at.

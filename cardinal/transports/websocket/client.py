@@ -147,10 +147,8 @@ class Client:
             self._loop.close()
 
     async def _run(self) -> None:
+        settings = self._settings
         for attempt, address in enumerate(itertools.cycle(self._settings.addresses), 1):
-            if attempt > 1:
-                self._settings = self._settings.reloaded()  # a token may have been replaced
-            settings = self._settings
             try:
                 async with connect(
                     address,
@@ -259,7 +257,10 @@ class Client:
             return
         answer = protocol.decode_answer(message)
         if isinstance(answer, protocol.Failed) and answer.read:
-            self._inbox.fail(answer.read, request_error(answer, self._settings.address))
+            error = request_error(answer, self._settings.address)
+            if isinstance(error, UnreachableError):
+                raise error  # reconnect
+            self._inbox.fail(answer.read, error)
         elif (future := self._pending.get(answer.id)) is not None and not future.done():
             future.set_result(answer)
 

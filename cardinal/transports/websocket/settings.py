@@ -33,8 +33,8 @@ class WebsocketOptions(TransportOptions):
     """Options of a URL."""
 
     token: SecretStr | None = None
-    """The server's token; ``token_file`` gives the file that holds it, which is read for every connection. Default: the
-    environment variable ``CARDINAL_TOKEN``"""
+    """The server's token; ``token_file`` gives the file that holds it. Default: the environment variable
+    ``CARDINAL_TOKEN``"""
     ca: str | None = Field(default=None, alias=_CA)
     """A PEM file with the authority that signed the server's certificate. Default: the system's authorities"""
     certificate: str | None = Field(default=None, alias=_CERTIFICATE)
@@ -66,7 +66,6 @@ class WebsocketSettings:
         tls: makes the context for ``wss``; None for ``ws``.
         window, frame_max: bytes.
         connect_timeout, ping_interval: seconds.
-        url: its source.
 
     """
 
@@ -78,14 +77,6 @@ class WebsocketSettings:
     frame_max: int
     connect_timeout: float
     ping_interval: float
-    url: TransportUrl
-
-    def reloaded(self) -> WebsocketSettings:
-        """The same with the current content of secret files; unchanged while one cannot be used."""
-        try:
-            return websocket_settings(self.url)
-        except ConfigurationError:
-            return self
 
 
 def websocket_settings(url: TransportUrl) -> WebsocketSettings:
@@ -111,7 +102,6 @@ def websocket_settings(url: TransportUrl) -> WebsocketSettings:
         frame_max=options.frame_max,
         connect_timeout=options.connect_timeout_ms / 1000,
         ping_interval=options.ping_interval_ms / 1000,
-        url=url,
     )
 
 
