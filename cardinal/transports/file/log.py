@@ -136,24 +136,27 @@ class Log:
         """The segment to read after this one is read to its end; None until it exists.
 
         Raises:
-            LogDamagedError: the rest of the segment cannot be read, or was cut off.
+            LogDamagedError: the rest of the segment cannot be read, or was cut off, or the next one was removed.
 
         """
         number, segment = position.number + 1, self._segment(position.number)
-        if segment is None:  # retention removed it, and maybe later ones
+        if segment is None or not segment.is_current():  # retention removed it, and maybe later ones
             number = min((each for each in numbers_of(self.folder) if each >= number), default=number)
-        header = self._header(number)
+        later, header = self._header(number + 1), self._header(number)
         if header is None:
+            if later is not None and segment is not None and segment.is_current():
+                raise segment.damaged(segment.size(), f"segment {number} is missing, and later ones are there")
             return None
+        adjoins = segment is not None and number == position.number + 1
         if segment is not None:
             at = position.at or segment.header.size
             if segment.read(at) is not None:
                 return None  # it grew before the next one was begun
             if at < segment.size():
                 raise segment.damaged(at, "a block is incomplete, and the next segment was begun")
-            if header.before is not None and at < header.before:
+            if adjoins and header.before is not None and at < header.before:
                 raise segment.damaged(at, f"it ends here, and had {header.before} bytes before the next one")
-        return Following(Position(number, header.size), header.offsets, adjoins=segment is not None)
+        return Following(Position(number, header.size), header.offsets, adjoins=adjoins)
 
     def from_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""

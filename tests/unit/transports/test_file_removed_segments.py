@@ -11,7 +11,7 @@ import pytest
 
 from blocks import Blocks, line, publish
 from cardinal.copying.recording import Recorder
-from cardinal.errors import CursorExpiredError, TransportError
+from cardinal.errors import CursorExpiredError, LogDamagedError, TransportError
 from cardinal.testing.memory import MemoryBroker
 from file_logs import DEADLINE, block, everything, sink_of, source_of
 
@@ -73,6 +73,30 @@ def test_a_recording_whose_segment_is_removed_says_so(tmp_path: Path) -> None:
         with pytest.raises(TransportError, match="removed or replaced"):
             step_until(recorder, len(broker.records()))
         recorder.close()
+
+
+def test_a_reader_is_told_that_retention_has_overtaken_it(tmp_path: Path) -> None:
+    fill(tmp_path, 0, 100, "fsync=never&segment.bytes=5000").close()
+    oldest, *others = sorted(tmp_path.glob("*.avro"))
+    reader = source_of(tmp_path)
+    reader.assign({where: low for where, (low, _) in reader.watermarks().items()})
+    first = reader.poll(1, 0.0)
+    assert first
+    for segment in (oldest, *others[:2]):
+        segment.unlink()
+    with pytest.raises(CursorExpiredError, match="retention"):
+        read_on(reader)
+    reader.close()
+
+
+def test_a_reader_is_told_that_a_segment_in_the_middle_is_missing(tmp_path: Path) -> None:
+    fill(tmp_path, 0, 100, "fsync=never&segment.bytes=5000").close()
+    sorted(tmp_path.glob("*.avro"))[1].unlink()
+    reader = source_of(tmp_path)
+    reader.assign({where: low for where, (low, _) in reader.watermarks().items()})
+    with pytest.raises(LogDamagedError, match="segment 2 is missing, and later ones are there"):
+        read_on(reader)
+    reader.close()
 
 
 def test_a_reader_is_told_that_the_folder_was_made_anew(tmp_path: Path) -> None:
