@@ -23,6 +23,15 @@ DEADLINE = 60.0
 COMMAND = (sys.executable, "-c", "from cardinal.cli import main; main()")
 
 
+def limited(file_bytes: int) -> tuple[str, ...]:
+    """The command on a disk that has room for so many bytes of every file.
+
+    The process sets the limit itself: in a copy of the test's process gRPC's handlers may abort.
+    """
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({file_bytes}, {file_bytes}))"
+    return sys.executable, "-c", f"{limit}; {COMMAND[2]}"
+
+
 class Processes:
     """Commands of ours as child processes, each ended at the end of the block.
 

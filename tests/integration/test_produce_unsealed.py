@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import resource
 import signal
 import subprocess
 import time
 from pathlib import Path
 
-from commands import COMMAND, DEADLINE
+from commands import DEADLINE, limited
 
 from cardinal import Consumer
 
@@ -17,18 +16,13 @@ FILE_BYTES = 100_000
 """How long a file may be for the producer: its first segment is full long before the chain ends."""
 
 
-def _limited() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-
 def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_path: Path) -> None:
     stream, said = f"file://{tmp_path}/log", tmp_path / "said"
     node = "dev://?seed=9&blocks=300&reorg-rate=0"
-    args = [*COMMAND, "produce", "--producer-id", "a", "--from", node, "--to", stream]
+    args = [*limited(FILE_BYTES), "produce", "--producer-id", "a", "--from", node, "--to", stream]
     began = time.monotonic()
     with said.open("w") as log:
-        producer = subprocess.Popen(args, stderr=log, preexec_fn=_limited)  # noqa: PLW1509 - no threads of ours here
+        producer = subprocess.Popen(args, stderr=log)
     try:
         while "is replaced: " not in said.read_text():
             assert producer.poll() is None, said.read_text()
