@@ -299,10 +299,12 @@ class Client:
                 self._older = await self._catch_up.open(self, upstream, topics)
             chunks = await self._older.read(plan.wanted)
         except (CursorExpiredError, TopicError) as error:
+            self._release()
             if plan is self.plan:
                 await self._end_reading(plan, error)
         except UnreachableError as error:
-            if self._older is not None and not self._older.closed:
+            if self._older is not None and not self._older.closed:  # else its slot was taken back
+                self._release()
                 _log.warning("a catch-up read failed, retrying: %s", error)
                 await asyncio.sleep(_RETRY_SECONDS)
         else:
