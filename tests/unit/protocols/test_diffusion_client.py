@@ -11,7 +11,6 @@ from cardinal.protocols.diffusion import (
     DiffusionSettings,
     Message,
     MsgDone,
-    MsgInit,
     MsgReplyObjectIds,
     MsgReplyObjects,
     MsgRequestObjectIds,
@@ -117,13 +116,6 @@ def test_the_first_rule_that_objects_break_counts(bodies: list[bytes], violation
     assert broken(one, MsgReplyObjects(tuple(bodies))) == violation
 
 
-def test_objects_may_come_in_any_order() -> None:
-    one = begun(0, 1, 2)
-    objects(one, 2, 0)
-    assert take(one, delivered(0, 2)) == [Verify("a", IDS[2], BODIES[2]), Verify("a", IDS[0], BODIES[0])]
-    assert list(one.offers) == IDS[:3]
-
-
 def test_bytes_that_nothing_was_requested_for_are_a_violation() -> None:
     one = client()
     assert list(one.feed(b"", NOW)) == []
@@ -158,15 +150,6 @@ def test_a_reply_with_objects_has_exactly_the_announced_bytes() -> None:
         take(one, MsgReplyObjects((b"",) * 3))
 
 
-def test_an_id_may_be_announced_again_after_its_acknowledgement() -> None:
-    one = begun(0, 1)
-    objects(one, 0)
-    assert take(one, delivered(0)) != []
-    one.request_ids(1, 1, NOW, blocking=False)
-    assert take(one, announced(0)) == []
-    assert not one.offers[IDS[0]].requested
-
-
 def test_an_object_above_the_bound_is_reported() -> None:
     one = client(max_object_bytes=10)
     one.request_ids(0, 2, NOW, blocking=True)
@@ -184,14 +167,6 @@ def late(one: Client, now: float) -> bool:
     except ViolationError as error:
         return error.violation == "ExceededTimeLimit"
     return False
-
-
-def test_a_reply_has_ten_seconds() -> None:
-    one = begun(0, 1)
-    assert not late(one, NOW + 1e6), "nothing is in flight"
-    one.request_ids(0, 1, NOW, blocking=False)
-    assert not late(one, NOW + 9.9)
-    assert late(one, NOW + 10)
 
 
 def test_a_blocking_request_has_no_limit() -> None:
@@ -214,62 +189,7 @@ def test_a_large_object_has_more_time(size: int, seconds: int) -> None:
     assert late(one, NOW + seconds)
 
 
-def test_the_time_of_a_request_begins_with_the_reply_before_it() -> None:
-    one = begun(0, 1, 2)
-    objects(one, 0)
-    objects(one, 1, now=NOW + 1)
-    assert take(one, delivered(0), NOW + 8) != []
-    assert not late(one, NOW + 17.9)
-    assert late(one, NOW + 18)
-
-
-def test_a_piece_of_a_reply_does_not_extend_its_time() -> None:
-    one = begun(0)
-    objects(one, 0)
-    data = encode(delivered(0))
-    for at in range(len(data) - 1):
-        assert list(one.feed(data[at : at + 1], NOW + 9)) == []
-    assert late(one, NOW + 10)
-
-
 # --- requests for ids --------------------------------------------------------------------------------------
-
-
-def test_a_link_opens_with_the_lowest_number_and_blocks() -> None:
-    one = client(ids_per_request=3)
-    assert decode(State.INIT, one.open(7)) == MsgInit(7)
-    assert next_ids(one) == ids(0, 3, blocking=True)
-    assert next_ids(one) is None
-
-
-def test_it_blocks_exactly_when_nothing_is_outstanding_and_nothing_in_flight() -> None:
-    one = begun(0, 1)
-    assert next_ids(one, 0, 1) == ids(2, 5, blocking=True)
-    one = begun(0, 1)
-    assert next_ids(one, 0) == ids(1, 4)
-    one = begun(0, 1)
-    objects(one, 0)
-    assert next_ids(one, 0, 1) == ids(1, 4), "a reply is in flight: one id stays"
-
-
-def test_it_acknowledges_up_to_the_first_unsettled_id() -> None:
-    one = begun(0, 1, 2, 3)
-    assert next_ids(one, 0, 2, 3) == ids(1, 2)
-    assert list(one.offers) == IDS[1:4]
-
-
-def test_a_known_id_stays_unacknowledged_while_a_reply_may_be_empty() -> None:
-    one = begun(0)
-    assert next_ids(one, follows_objects=True) == ids(0, 4)
-    assert next_ids(one, 0) is None
-    assert take(one, announced()) == []
-    assert next_ids(one, 0) == ids(1, 5, blocking=True)
-
-
-def test_nothing_is_requested_while_the_queue_may_be_empty() -> None:
-    one = client()
-    one.request_ids(0, 1, NOW, blocking=True)
-    assert next_ids(one, follows_objects=True) is None
 
 
 def test_the_window_counts_ids_that_are_in_flight() -> None:

@@ -135,17 +135,6 @@ def test_nothing_may_come_after_the_end() -> None:
         assert violation(State.DONE, encode(message)) == "DecoderFailure"
 
 
-def test_bytes_after_a_message_belong_to_the_next_one() -> None:
-    decoder = Decoder(State.INIT)
-    first, second = encode(MsgInit(7)), encode(MsgRequestObjectIds(blocking=True, ack=0, req=3))
-    assert decoder.feed(first + second[:2]) == MsgInit(7)
-    assert decoder.rest == 2
-    decoder.expect(State.IDLE)
-    assert decoder.feed() is None
-    assert decoder.feed(second[2:]) == MsgRequestObjectIds(blocking=True, ack=0, req=3)
-    assert decoder.rest == 0
-
-
 def test_a_large_body_in_small_pieces_is_held_at_most_twice() -> None:
     size = 20_000_000
     head, piece = LIST_IN_OBJECTS + cbor.head(cbor.BYTE_STRING, size), bytes(1_000)

@@ -129,17 +129,6 @@ def test_an_outstanding_id_is_not_announced_twice() -> None:
     assert server.outstanding == [IDS[0], IDS[4]]
 
 
-def test_announced_objects_are_pinned_until_they_are_acknowledged() -> None:
-    server, pool = begun()
-    assert [pool.pins[one] for one in IDS[:4]] == [1, 1, 1, 0]
-    assert not pool.collect(IDS[1])
-    assert ask(server, ids(2, 1)) == encode(announced(3))
-    assert [pool.pins[one] for one in IDS[:4]] == [0, 0, 1, 1]
-    server.close()
-    server.close()
-    assert pool.pinned == 0
-
-
 def test_the_end_by_the_client_releases_everything_and_nothing_follows() -> None:
     server, pool = begun()
     server.receive(encode(MsgDone()))

@@ -9,7 +9,6 @@ import pytest
 from cardinal.errors import EncodeError, ViolationError
 from cardinal.protocols import cbor
 from cardinal.protocols.mesh import (
-    OVERHEAD,
     Ack,
     Begin,
     Decoder,
@@ -132,12 +131,6 @@ def test_the_limit_of_a_frame_is_the_one_at_its_turn() -> None:
     assert next(read) == MESSAGE
     decoder.limit = 300
     assert list(read) == [large]
-
-
-def test_the_overhead_is_what_surrounds_a_payload_at_most() -> None:
-    payload = b"x" * 70_000
-    most = len(encode(Message(2**64 - 1, 2**64 - 1, payload, SIG))) - len(payload)
-    assert most == OVERHEAD - 4, "a payload of 2**32 bytes would take four bytes more"
 
 
 def test_signatures_and_payloads_stay_out_of_the_repr() -> None:

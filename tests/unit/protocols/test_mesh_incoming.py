@@ -66,16 +66,6 @@ def ended(effects: list[object]) -> tuple[Reason | None, str]:
 # --- handshake ---------------------------------------------------------------------------------------------
 
 
-def test_a_handshake_ends_in_a_session_of_the_peer() -> None:
-    pair = Pair()
-    hello = pair.hello()
-    assert pair.accept() == []
-    assert pair.to_b(hello) == [Send(pair.by_b(Welcome("b", "a", 1, OTHER_NONCE)))]
-    assert pair.acceptor.session("a") is None
-    assert pair.to_b(pair.by_a(Begin())) == [Begun("a"), Changed("a", CONNECTED)]
-    assert pair.acceptor.session("a") == "x"
-
-
 GOOD = Hello(cluster().digest, "a", "b", (1, 7), NONCE)
 
 
@@ -190,32 +180,6 @@ def test_handshakes_in_flight_are_bounded_and_sessions_do_not_count() -> None:
 # --- messages ----------------------------------------------------------------------------------------------
 
 
-def test_messages_arrive_in_order_in_any_pieces() -> None:
-    pair = connected()
-    data = message(pair, 1, b"one", 5) + pair.by_a(Heartbeat(2)) + message(pair, 3, b"x" * 900, 99)
-    effects = [effect for at in range(len(data)) for effect in pair.to_b(data[at : at + 1])]
-    assert effects == [Received("a", 1, 5, b"one"), Received("a", 3, 99, b"x" * 900)]
-
-
-def test_begin_and_messages_may_come_in_one_piece() -> None:
-    pair = Pair()
-    hello = pair.hello()
-    pair.accept()
-    pair.to_b(hello)
-    effects = pair.to_b(pair.by_a(Begin()) + message(pair, 1, b"x" * 920))
-    assert received(effects) == [(1, 1, b"x" * 920)]
-
-
-@pytest.mark.parametrize("seq", [1, 2, 4, 2**64 - 1])
-def test_any_other_number_ends_the_link(seq: int) -> None:
-    for bad in (Message(seq, 1, b""), Heartbeat(seq)):
-        pair = connected()
-        pair.to_b(message(pair, 1) + message(pair, 2))
-        effects = pair.to_b(pair.by_a(bad) + message(pair, 3))
-        assert ended(effects)[0] is Reason.BAD_SEQUENCE
-        assert effects[:-2] == []
-
-
 def test_every_bad_frame_after_begin_ends_the_link_without_a_word_and_changes_nothing() -> None:
     pair = connected()
     good = message(pair, 1, b"payload", 5)
@@ -271,17 +235,6 @@ def test_a_truncated_frame_changes_nothing(end: int) -> None:
 
 
 # --- inbox and acknowledgement -----------------------------------------------------------------------------
-
-
-def test_a_commit_is_acknowledged_after_its_delay() -> None:
-    pair = connected()
-    pair.to_b(message(pair, 1) + message(pair, 2), 1.0)
-    assert ticked(pair, 1.9) == [], "nothing is committed"
-    assert committed(pair, 1, 2.0) == []
-    assert committed(pair, 2, 2.1) == []
-    assert acks(ticked(pair, 2.19)) == []
-    assert acks(ticked(pair, 2.2)) == [2]
-    assert acks(ticked(pair, 9.0)) == []
 
 
 def test_many_commits_are_acknowledged_at_once() -> None:
@@ -361,14 +314,6 @@ def test_a_newer_session_replaces_the_older_one() -> None:
     assert list(pair.acceptor.links) == ["y"]
     assert pair.acceptor.committed("x", 1, 2.0) == []
     assert pair.acceptor.lost("x", "", 2.0) == []
-
-
-def test_a_session_that_ended_remains_the_newest_one() -> None:
-    pair = connected()
-    pair.acceptor.lost("x", "", 0.0)
-    assert pair.acceptor.session("a") == "x"
-    pair.out.lost(pair.connection, "", 0.0)
-    assert pair.connect(1.0, "y") == [Begun("a"), Changed("a", CONNECTED)]
 
 
 def test_a_node_that_cannot_commit_closes_all_its_incoming_links() -> None:

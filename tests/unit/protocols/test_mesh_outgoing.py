@@ -27,9 +27,7 @@ from cardinal.protocols.mesh import (
     Reason,
     Refusal,
     Refused,
-    Send,
     Signed,
-    SnapshotWanted,
     Welcome,
     encode,
     retry_delay,
@@ -72,16 +70,6 @@ def test_the_first_dial_is_due_at_once_and_there_is_one_at_a_time() -> None:
     assert link.tick(7.9) == []
     assert link.tick(8.0) == [Close(), Changed("b", DISCONNECTED, Reason.DIAL_TIMEOUT)]
     assert (link.reason, link.retry_at) == (Reason.DIAL_TIMEOUT, 8.125)
-
-
-def test_a_handshake_signs_for_its_cluster_then_for_its_session() -> None:
-    pair = Pair()
-    hello = pair.hello()
-    digest = pair.a.cluster.digest
-    assert hello == pair.a.signed(Hello(digest, "a", "b", (1,), NONCE), digest)
-    effects = pair.to_a(pair.by_b(Welcome("b", "a", 1, OTHER_NONCE)), 0.5)
-    assert effects == [Send(pair.by_a(Begin())), Changed("b", CONNECTED), SnapshotWanted()]
-    assert (pair.out.state, pair.out.reason, pair.out.is_connected) == (CONNECTED, None, True)
 
 
 def test_a_handshake_has_its_time_from_the_open_connection() -> None:

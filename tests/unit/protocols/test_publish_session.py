@@ -159,17 +159,6 @@ def test_proofs_that_are_larger_than_a_set_travel_in_one() -> None:
     assert host.send() == ["10", "items", "end 10"]
 
 
-def test_a_growing_block_is_sent_as_it_grows_and_its_proofs_when_it_is_sealed() -> None:
-    host = Host()
-    session = host.session
-    host.take(session.append((header_item(10),), 0.0, sealed=False))
-    assert host.send() == ["10"]
-    host.take(session.append((other_item(), proof_item(10)), 0.0, sealed=False))
-    assert host.send() == ["items"]
-    host.take(session.append((proof_item(10),), 0.0, sealed=True))
-    assert host.send() == ["items", "end 10"]
-
-
 @pytest.mark.parametrize(
     ("items", "sealed"),
     [
@@ -241,15 +230,6 @@ def test_a_block_that_was_resent_by_another_in_between_is_not_sent_again() -> No
     assert host.send() == ["end 11"]
 
 
-def test_a_growing_block_in_hand_waits_for_the_one_to_resend() -> None:
-    host = Host()
-    host.add(10)
-    host.take(host.session.append((header_item(11),), 0.0, sealed=False))
-    host.send()
-    host.receive(ResendBlock(10))
-    assert host.send() == ["10", "end 10", "11"]
-
-
 def test_a_skip_in_hand_makes_place_for_the_block_to_resend() -> None:
     host = Host()
     host.add(10, 11)
@@ -290,16 +270,6 @@ def test_the_same_behind_without_progress_waits_longer_each_time() -> None:
             waited += 0.25
         waits.append(waited)
     assert waits == [0, 0.25, 0.5, 1, 2, 2]
-
-
-def test_an_acknowledgement_between_ends_the_waiting() -> None:
-    host = Host()
-    host.add(10, 11, 12, 13)
-    host.send()
-    host.receive(BehindPublisher(10))
-    host.send()
-    host.receive(Acknowledgement(10), BehindPublisher(10))
-    assert host.send(1) == ["11"]
 
 
 def test_a_node_far_behind_cools_longer_each_time() -> None:
@@ -503,16 +473,6 @@ def test_growing_blocks_saturate() -> None:
 # --- forks (P49) --------------------------------------------------------------------------------------------------
 
 
-def test_a_reorg_in_mid_block_continues_above_the_ancestor_on_the_same_stream() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a")
-    assert host.send(5) == ["10a", "end 10", "11a", "end 11", "12a"]
-    host.take(host.session.reorg(10, 0.0))
-    host.add_fork("11b<10a", "12b")
-    assert host.send() == ["11b", "end 11", "12b", "end 12"]
-    assert host.opened() == ["a"]
-
-
 def test_until_the_restart_answers_mean_what_was_sent_before_the_turn() -> None:
     host = Host(forks=True)
     host.add_fork("10a", "11a", "12a")
@@ -587,16 +547,6 @@ def test_behind_only_lowers_a_cursor_that_was_moved() -> None:
     assert host.send(1) == ["11a"]
 
 
-def test_a_tip_that_the_node_has_no_place_for_is_offered_again() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a")
-    host.send()
-    host.receive(BehindPublisher(9))
-    assert host.send() == []
-    host.tick(0.25)
-    assert host.send() == ["10a", "end 10"]
-
-
 def test_the_acknowledgement_that_follows_a_turn_does_not_end_the_waiting() -> None:
     host = Host(forks=True)
     host.add_fork("10a", "11a")
@@ -626,12 +576,3 @@ def test_a_duplicate_ends_the_stream_and_the_next_begins_above_the_floor() -> No
     host.receive(EndOfStream(Status.TIMEOUT, 11))
     host.tick(2)
     assert host.send(1) == ["10a"]
-
-
-def test_a_node_that_is_ahead_is_followed() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a")
-    host.send()
-    host.receive(BehindPublisher(40))
-    host.add_fork("12a")
-    assert host.send() == ["12a", "end 12"]

@@ -198,16 +198,6 @@ def test_nothing_counts_after_the_close() -> None:
     assert log.read(4, state_record(MEMBERS, Checkpoint, state_of(log), "a")) == Refused(Refusal.CLOSED)
 
 
-def test_the_next_epoch_continues_from_the_state_of_the_close() -> None:
-    state = state_of(grown())
-    begun = State.build(
-        RULES, other.cluster, other.stream, state.num, state.hash, state.head, state.highest, state.ring
-    )
-    log = ClaimLog(other, verify)
-    assert log.read(0, first_record(other, RULES, begun, previous=MEMBERS.cluster)) == Opened(begun)
-    assert log.read(1, claimed(batch(state, NEXT))) == Refused(Refusal.OTHER_CLUSTER)
-
-
 def test_the_log_after_a_restart() -> None:
     log = grown()
     last = claimed(batch(EMPTY, FIRST_RUN))

@@ -38,11 +38,6 @@ def test_nothing_is_linked_before_there_is_a_state() -> None:
     assert names(it.suffix(9)) == ["100a"]
 
 
-def test_the_first_block_of_a_stream_has_the_start_number() -> None:
-    assert names(pool(EMPTY, *chain("100a", "101a", "102a")).suffix(9)) == []
-    assert names(pool(EMPTY, *chain("99a", "100a", "101a")).suffix(9)) == ["100a", "101a"]
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_suffix_is_the_best_descendant_of_the_head(order: int) -> None:
     blocks = [*chain("102a", "103a", "104a"), *chain("102a", "103b"), *chain("101a", "102b", "103c")]
@@ -56,17 +51,6 @@ def test_another_tip_must_be_heavier_than_head_and_descendants() -> None:
     assert names(pool(STATE, *side).suffix(9)) == ["102b", "103b"]
     assert names(pool(STATE, *side, block("103a", "102a", 5)).suffix(9)) == ["103a"]
     assert names(pool(STATE, *side, block("103a", "102a", 4)).suffix(9)) == ["102b", "103b"]
-
-
-def test_equal_tips_are_ranked_by_number_then_by_the_lower_hash() -> None:
-    assert names(pool(STATE, block("103b", "102a"), block("103a", "102a")).suffix(9)) == ["103a"]
-    assert names(pool(STATE, block("103a", "102a", 5), block("104b", "102a", 5)).suffix(9)) == ["104b"]
-
-
-def test_what_is_agreed_below_the_window_or_out_of_order_is_not_linked() -> None:
-    odd = [block("101a", "100a"), block("98b", "99a"), block("101b", "102a"), block("103b", "103a")]
-    it = pool(STATE, *odd, block("103a", "102a"))
-    assert names(it.suffix(9)) == ["103a"]
 
 
 def test_removed_blocks_are_unlinked() -> None:

@@ -372,16 +372,6 @@ def certified(it: Replica) -> Claim:
     return claim
 
 
-def test_a_round_from_the_first_observers_to_the_claim() -> None:
-    it = led()
-    step = it.receive("b", votes(*BLOCKS), 0.0)
-    assert step.rows == (PutCandidate(BATCH, saved(BATCH, "a")),)
-    assert broadcast(step) == [Candidate(STREAM, BATCH), saved_by("a", BATCH)]
-    claim = certified(it)
-    assert (claim.header, claim.claimer, claim.skips) == (BATCH, "a", 0)
-    assert claim.certificate == (("a", saved(BATCH, "a")), ("b", saved(BATCH, "b")))
-
-
 def test_a_claim_is_sent_again_until_it_is_read() -> None:
     it = led(claim_timeout=5.0, turn_timeout=99.0, turn_timeout_most=99.0)
     it.receive("b", votes(*BLOCKS), 0.0)
