@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from commands import DEADLINE, limited
+from commands import COMMAND, DEADLINE, limited
 
 from cardinal import Consumer
 
@@ -19,10 +19,10 @@ FILE_BYTES = 100_000
 def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_path: Path) -> None:
     stream, said = f"file://{tmp_path}/log", tmp_path / "said"
     node = "dev://?seed=9&blocks=300&reorg-rate=0"
-    args = [*limited(FILE_BYTES), "produce", "--producer-id", "a", "--from", node, "--to", stream]
+    args = ["produce", "--producer-id", "a", "--from", node, "--to", stream]
     began = time.monotonic()
     with said.open("w") as log:
-        producer = subprocess.Popen(args, stderr=log)
+        producer = subprocess.Popen([*limited(FILE_BYTES), *args], stderr=log)
     try:
         while "is replaced: " not in said.read_text():
             assert producer.poll() is None, said.read_text()
@@ -38,7 +38,7 @@ def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_
     found = re.match(r"error: (\d+) blocks were not acknowledged \(the lowest is (\d+)\): start again", lines[-1])
     assert found, lines[-3:]
     assert sum("is sent again: " in line for line in lines) <= 1 + sum("is replaced: " in line for line in lines)
-    whole = subprocess.run(args, capture_output=True, text=True, timeout=DEADLINE, check=True)
+    whole = subprocess.run([*COMMAND, *args], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert f"continues after block {int(found[2]) - 1}\n" in whole.stderr
     with Consumer(stream, chain_id=1337, idle_timeout=1.0) as consumer:
         assert [one.number for update in consumer for one in update.added] == list(range(301))
