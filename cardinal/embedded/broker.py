@@ -233,9 +233,9 @@ class EmbeddedKafka:
             write_atomically(self.data / _CONFIGURATION, self._configuration(state), mode=0o600)
             format_logs(command, self.data, state.cluster_id, _CONFIGURATION)
             self._rotate_log()
-            self._child = ChildProcess(
-                [*command, "kafka.Kafka", _CONFIGURATION], log=self.log, folder=self.data, keep=lock
-            )
+            # Kafka unpacks a library of 280 kB at every start, and one that is killed leaves it behind.
+            args = [f"-Djava.io.tmpdir={self.data}", "kafka.Kafka", _CONFIGURATION]
+            self._child = ChildProcess([*command, *args], log=self.log, folder=self.data, keep=lock)
         finally:
             os.close(lock)  # from here on only the broker holds it
         try:

@@ -44,6 +44,18 @@ def test_an_evicted_block_is_delivered_after_one_rewind() -> None:
     assert stream.polled <= 6 * sum(stream.ends().values())
 
 
+def test_before_the_stream_begins_every_evicted_block_is_re_read() -> None:
+    """All content is evicted before the first Batch comes, and nothing says where the chain begins."""
+    stream = Stream(patient=True, start=None, bounds=Bounds(open_blocks=2))
+    for what in (slice(-1), slice(-1, None)):
+        for payload in line("a", 1, 20, "0r"):
+            stream.write(messages(payload)[what])
+    for _ in range(8):
+        stream.read()
+        stream.rest()
+    assert "".join(map(shape, stream.updates)) == "".join(f"+{number}a" for number in range(1, 21))
+
+
 def in_vain() -> Stream:
     """Everything was read, and two rewinds did not help: the first one might have kept Batches."""
     stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8))
