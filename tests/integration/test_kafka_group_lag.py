@@ -15,7 +15,6 @@ from cardinal.consumer import Consumer
 from cardinal.consuming.reader import Reader
 from cardinal.embedded import EmbeddedKafka
 from cardinal.protocols.streams import BlockRef
-from cardinal.transports.kafka import source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(
-    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source, "_COMMIT_SECONDS", 0.1)
+def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(cardinal_broker: EmbeddedKafka) -> None:
     stem, group = uuid.uuid4().hex[:12], uuid.uuid4().hex
     app = Blocks(default_topic=f"{stem}-block", topics={"a/": f"{stem}-a", "b/": f"{stem}-b"})
     url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
@@ -45,24 +41,13 @@ def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(
         client.close()
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    told: bool,  # noqa: FBT001 - a case
-) -> None:
-    """Whether the group knows already where the reading stands, or not."""
+def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(tmp_path: Path) -> None:
     app, group = Blocks(), uuid.uuid4().hex
     with EmbeddedKafka(tmp_path) as broker:
         url = f"kafka://{broker.bootstrap}?cardinal.partitions=1"
         publish(url, line(1, 20), app=app)
         consumer = Consumer(f"{url}&group.id={group}", app, idle_timeout=DEADLINE)
         until(consumer, "20a")
-        if told:
-            monkeypatch.setattr(source, "_COMMIT_SECONDS", 0.0)
-            for _ in range(5):
-                consumer._step()
-            monkeypatch.setattr(source, "_COMMIT_SECONDS", 1_000.0)
         broker.pause()
         try:
             begun = time.monotonic()
