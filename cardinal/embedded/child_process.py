@@ -8,8 +8,8 @@ Rules:
    forks: then the last of them counts.)
 2. An owner that releases the child notifies the guard first, which then kills nothing: a reused process id may belong
    to another process.
-3. An owner that is killed in the few milliseconds between the starts of child and guard leaves the child behind;
-   ``cardinal broker down`` ends it.
+3. An owner that is killed in the few milliseconds between the starts of child and guard leaves the child behind, until
+   somebody ends it by its process id.
 """
 
 from __future__ import annotations

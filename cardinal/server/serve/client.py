@@ -277,7 +277,7 @@ class Client:
     async def _check_ends(self, plan: Plan, upstream: Upstream) -> None:
         """End a reading beyond the end: the topic was recreated while the client was away."""
         ends = upstream.ring.ends
-        if any(at > ends.get(tp, at) for tp, at in plan.positions.items()):
+        if any(at > ends.get(tp, 0) for tp, at in plan.positions.items()):
             try:
                 ends = {tp: high for tp, (_, high) in (await upstream.watermarks()).items()}
             except UnreachableError:

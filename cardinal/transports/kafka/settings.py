@@ -46,6 +46,8 @@ _COMMON: Final[Mapping[str, str]] = {
     "socket.timeout.ms": str(_SOCKET_TIMEOUT_MS),
     "log_level": "0",
 }
+_QUEUE: Final = "queue.buffering.max.kbytes"
+_QUEUE_KBYTES: Final = 64 * 1024
 _PRODUCER: Final[Mapping[str, str]] = {
     "compression.type": "snappy",
     # A block's messages are submitted together: lingering gains nothing at low rates, and at high rates the queue is
@@ -55,7 +57,7 @@ _PRODUCER: Final[Mapping[str, str]] = {
     "message.timeout.ms": "120000",
     # Beyond this much unacknowledged a sending thread waits. The client has some 300 bytes more for each message.
     "queue.buffering.max.messages": "400000",
-    "queue.buffering.max.kbytes": str(64 * 1024),
+    _QUEUE: str(_QUEUE_KBYTES),
 }
 _BATCH_BYTES: Final = 1 << 20
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
@@ -292,7 +294,10 @@ class KafkaSettings(TransportOptions):
         message = self._bytes("message.max.bytes", min(max(largest, low), high), low)
         # A batch of small messages must fit its topic as well, whichever it is: the broker checks whole batches.
         batch = min(self._bytes("batch.size", _BATCH_BYTES, 1), smallest)
-        return {"message.max.bytes": str(message), "batch.size": str(batch)}
+        sizes = {"message.max.bytes": str(message), "batch.size": str(batch)}
+        if _QUEUE not in self.properties and message >= _QUEUE_KBYTES << 10:
+            sizes[_QUEUE] = str(message // 1024 + 1)  # the queue has room for the largest message
+        return sizes
 
     def _bytes(self, name: str, default: int, low: int) -> int:
         text = self.properties.get(name, str(default))
