@@ -8,7 +8,7 @@ Rules:
    polling always costs a third of all processor time, as two threads compete for the interpreter (blocks of ten
    messages).
 3. The client's queue bounds what is in flight: a thread that sends while it is full polls until a report frees a
-   place. Closing purges the queue, so nobody waits for ever.
+   place, or the client is closed: from then on what is sent fails at once.
 """
 
 from __future__ import annotations
@@ -142,6 +142,11 @@ class Outbound:
         """True when no thread polls any more."""
         return self._closed.is_set()
 
+    @property
+    def calls_back(self) -> bool:
+        """True in a callback of this thread."""
+        return self._this.calls_back
+
     def delivery(
         self, total: int, done: Callable[[KafkaError | None], None], written: Mapping[bytes, Written] = _NOWHERE
     ) -> Delivery:
@@ -151,6 +156,9 @@ class Outbound:
     def send(self, messages: Sequence[Routed], headers: Headers, delivery: Delivery) -> None:
         """Send messages; waits while the client's queue is full. A message that the client refuses has failed."""
         produce, report = self.client.produce, delivery.report
+        if self.closed:
+            self._refuse(len(messages), delivery)
+            return
         for message in messages:
             topic, key, value = message
             try:
@@ -231,9 +239,18 @@ class Outbound:
         finally:
             self._this.calls_back = False
 
+    def _refuse(self, messages: int, delivery: Delivery) -> None:
+        """Fail messages: nobody would poll for their reports."""
+        for _ in range(messages):
+            delivery.report(KafkaError(KafkaError._PURGE_QUEUE), None)  # noqa: SLF001 - a public code with a private name
+        self._call_back()
+
     def _send_when_free(self, message: Routed, partition: int, headers: Headers, delivery: Delivery) -> None:
         topic, key, value = message
         while True:
+            if self.closed:
+                self._refuse(1, delivery)
+                return
             try:
                 self.client.produce(topic, value, key, partition, on_delivery=delivery.report, headers=headers)
             except BufferError:

@@ -59,6 +59,7 @@ _RANGES_OVERHEAD: Final = 16
 
 LOG: Final = logging.getLogger("cardinal.transports.kafka")
 LOG.addHandler(logging.NullHandler())  # errors carry what matters; the rest is for applications that add a handler
+_PAUSE_SECONDS: Final = 0.001
 _SLICE_SECONDS: Final = 0.005
 CLOSE_SECONDS: Final = 10.0
 _REFUSED_SECONDS: Final = 10.0
@@ -223,10 +224,14 @@ class KafkaSink(Sink):
             self.flush(CLOSE_SECONDS)
         with self._lock:
             self._closed = True
-        while self._calls:  # a call that is still sending sends its rest, and one that fails may send a seal
+        self._outbound.close(CLOSE_SECONDS)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        # A callback that closes the sink is a call itself: it ends later.
+        while self._calls and not self._outbound.calls_back and time.monotonic() < deadline:
             self._refusal = self._refusal or self._reasons.refusal()
             self._outbound.fail_unacknowledged(CLOSE_SECONDS)
-        self._outbound.close(CLOSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
+        self._outbound.fail_unacknowledged(CLOSE_SECONDS)
 
     # --- inside --------------------------------------------------------------------------------------------
 

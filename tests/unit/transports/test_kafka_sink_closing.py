@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,27 @@ def test_whoever_waits_for_room_ends_when_it_is_closed(sink: KafkaSink) -> None:
             assert isinstance(call.result(DEADLINE).exception(DEADLINE), TransportError)
     with pytest.raises(DeliveryError):
         first.result(DEADLINE)
+    with pytest.raises(TransportError, match="closed"):
+        sink.send([MESSAGE], None)
+
+
+def test_a_sink_is_closed_by_a_callback_of_its_own(sink: KafkaSink) -> None:
+    """One that still sends fails, too."""
+    closed = threading.Event()
+
+    def close(_: object) -> None:
+        sink.close()
+        closed.set()
+
+    first = sink.send([MESSAGE], None)
+    first.add_done_callback(close)
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(sink.send, [MESSAGE, MESSAGE], None)
+        sink._outbound.fail_unacknowledged(DEADLINE)
+        assert closed.wait(DEADLINE)
+        with pytest.raises(TransportError):
+            second.result(DEADLINE).result(DEADLINE)
+    assert isinstance(first.exception(DEADLINE), DeliveryError)
     with pytest.raises(TransportError, match="closed"):
         sink.send([MESSAGE], None)
 
