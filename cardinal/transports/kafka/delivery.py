@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -113,6 +113,13 @@ class _OfThread(threading.local):
     calls_back = False
 
 
+class _Released:
+    """In place of a client that was given up: every call fails."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of a client
+        raise KafkaException(KafkaError(KafkaError._DESTROY))  # noqa: SLF001 - a public code with a private name
+
+
 class Outbound:
     """The sending client and its reports.
 
@@ -192,8 +199,9 @@ class Outbound:
 
     def fail_unacknowledged(self, seconds: float) -> None:
         """Fail every unacknowledged message."""
-        self.client.purge()
-        self.client.flush(seconds)
+        with contextlib.suppress(KafkaException):
+            self.client.purge()
+        self._serve(self.client.flush, seconds)
         self._call_back()
 
     def fail_unsent(self) -> None:
@@ -205,6 +213,14 @@ class Outbound:
         self._closed.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
+
+    def release(self) -> None:
+        """Give the client up: it ends its connections and repeats no request.
+
+        A client that was only forgotten goes on until its memory is collected. One with a transactional id would
+        request the id's next epoch meanwhile, and so fence the client that has taken the id over.
+        """
+        self.client = cast("Producer", _Released())
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -220,8 +236,13 @@ class Outbound:
             self._call_back()
 
     def _poll(self, seconds: float) -> None:
+        with contextlib.suppress(KafkaException):  # it was given up
+            self._serve(self.client.poll, seconds)
+
+    def _serve(self, wait: Callable[[float], object], seconds: float) -> None:
+        """Poll or flush. Either raises a fatal error once."""
         try:
-            self.client.poll(seconds)
+            wait(seconds)
         except (KafkaException, KafkaError) as error:  # type: ignore[misc] # raised as well; its stub derives from it
             self.stop(kafka_error(error) if isinstance(error, KafkaException) else error)
 

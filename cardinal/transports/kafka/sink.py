@@ -232,6 +232,7 @@ class KafkaSink(Sink):
             self._outbound.fail_unacknowledged(CLOSE_SECONDS)
             time.sleep(_PAUSE_SECONDS)
         self._outbound.fail_unacknowledged(CLOSE_SECONDS)
+        self._outbound.release()
 
     # --- inside --------------------------------------------------------------------------------------------
 

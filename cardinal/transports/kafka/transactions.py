@@ -304,8 +304,12 @@ class TransactionalKafkaSink(KafkaSink):
                 return
 
     def _stop(self, error: KafkaError, block_hash: bytes) -> TransportError:
-        """Abort the open transaction, stop for good, and return the error for its call."""
-        if not error.fatal():
+        """Abort the open transaction, stop for good, and return the error for its call.
+
+        An overdue transaction is the broker's to abort. Asked to, the client would first request the next epoch of its
+        id; a suspended broker processes that request late, and then fences the client that has taken the id over.
+        """
+        if not error.fatal() and not self._overdue:
             try:
                 self._patiently(self._outbound.client.abort_transaction)
             except KafkaException as failure:
