@@ -25,16 +25,18 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.server.serve import streams
-from cardinal.testing import MemoryBroker
+from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
 from cardinal.transports.websocket.protocol import SUBPROTOCOL, Failed, FindTime, Read, Reason, decode_frame
+from damaged_logs import COUNT, middle, recording
 from scripted_server import TP, Scripted, begin, grant
 from serving import APP, DEADLINE, fill, free_port, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from websockets.sync.server import ServerConnection
 
@@ -152,6 +154,16 @@ def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: Mem
         fill(broker, 50)
     with serving(broker.url, APP, port=port):
         assert len(read(source, 50)) == 50
+        source.close()
+
+
+def test_a_log_that_is_damaged_ends_the_reading_and_the_client_is_told(tmp_path: Path) -> None:
+    url = recording(tmp_path, APP, ChainGenerator().payloads(4 * COUNT))
+    middle(tmp_path)
+    with serving(url, APP) as served:
+        source = from_start(open_source(served.url, APP))
+        with pytest.raises(TransportError, match="its log has the reason"):
+            read(source, 100_000)
         source.close()
 
 

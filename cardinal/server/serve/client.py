@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from websockets.exceptions import ConnectionClosed
 
-from cardinal.errors import CardinalError, CursorExpiredError, RemoteProtocolError, TopicError, UnreachableError
+from cardinal.errors import (
+    CardinalError,
+    CursorExpiredError,
+    LogDamagedError,
+    RemoteProtocolError,
+    TopicError,
+    UnreachableError,
+)
 from cardinal.transports.websocket import protocol
 from cardinal.transports.websocket.connection import keep_alive
 
@@ -298,7 +305,7 @@ class Client:
                 topics = tuple(sorted({topic for topic, _ in plan.positions}))
                 self._older = await self._catch_up.open(self, upstream, topics)
             chunks = await self._older.read(plan.wanted)
-        except (CursorExpiredError, TopicError) as error:
+        except (CursorExpiredError, LogDamagedError, TopicError) as error:
             self._release()
             if plan is self.plan:
                 await self._end_reading(plan, error)

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from cardinal.consumer import Consumer
-from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError
+from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
 from cardinal.testing.generator import ChainGenerator
@@ -148,7 +148,7 @@ def publish(task: Task) -> None:
     while True:
         try:
             return _publish_missing(task)
-        except ClientStoppedError:  # a transaction outlived its time: `cardinal produce` does the same
+        except (ClientStoppedError, UnreachableError):  # as `cardinal produce` does
             continue
 
 
