@@ -15,7 +15,11 @@ from model.mesh_schedule import Faults, run_mesh
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(25), *(pytest.param(range(at, at + 1_000), marks=pytest.mark.slow) for at in (25, 1_025, 2_025))],
+    [
+        range(25),
+        pytest.param(range(25, 1_025), marks=pytest.mark.slow),
+        *(pytest.param(range(at, at + 1_000), marks=pytest.mark.soak) for at in (1_025, 2_025)),
+    ],
     ids=str,
 )
 def test_a_network_keeps_its_promises(seeds: range) -> None:
