@@ -6,13 +6,13 @@ Rules:
    sink works the calls off, one after the other.
 2. The rule of sealing holds inside a transaction as well: seals are sent when all content is acknowledged, and what
    comes last when all seals are. So a reader of uncommitted records is promised no less than without transactions.
-3. The first unclean end is the sink's last: the transaction is aborted, so that readers need not wait for its timeout,
-   and the call and all later ones fail. librdkafka lacks KIP-890 (its issue 5423): a request to end a transaction that
-   a broken connection left somewhere may arrive later, and then ends the next transaction of the same producer epoch.
-   A new client takes the transactional id with the next epoch, in which that request is refused. Unclean is
-   (facts/replication.md, RD9): a message that was not acknowledged; a commit that was not answered within
-   ``transaction.timeout.ms``, which may have taken place or not; a connection that was lost since the transaction
-   began, though its commit was reported and its call ends well.
+3. The first unclean end is the sink's last: the transaction is aborted, so that readers need not wait for its timeout
+   (an overdue one is left to the broker, which aborts it), and the call and all later ones fail. librdkafka lacks
+   KIP-890 (its issue 5423): a request to end a transaction that a broken connection left somewhere may arrive later,
+   and then ends the next transaction of the same producer epoch. A new client takes the transactional id with the next
+   epoch, in which that request is refused. Unclean is (facts/replication.md, RD9): a message that was not acknowledged;
+   a commit that was not answered within ``transaction.timeout.ms``, which may have taken place or not; a connection
+   that was lost since the transaction began, though its commit was reported and its call ends well.
 4. The error is a :class:`~cardinal.errors.ClientStoppedError`: a new producer sends again. Where a second producer with
    our transactional id fences us, it is a :class:`~cardinal.errors.FencedError`. The broker does so with the same code
    when a transaction was open for too long (we were stopped, or the broker was away); our own clock tells the two
@@ -306,8 +306,8 @@ class TransactionalKafkaSink(KafkaSink):
     def _stop(self, error: KafkaError, block_hash: bytes) -> TransportError:
         """Abort the open transaction, stop for good, and return the error for its call.
 
-        An overdue transaction is the broker's to abort. Asked to, the client would first request the next epoch of its
-        id; a suspended broker processes that request late, and then fences the client that has taken the id over.
+        An overdue transaction is left to the broker: to abort it, the client would first request the next epoch of its
+        id, and a suspended broker processes that request late, and fences the client that has taken the id over.
         """
         if not error.fatal() and not self._overdue:
             try:
