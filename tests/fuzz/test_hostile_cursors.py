@@ -1,4 +1,4 @@
-"""Texts that say they are cursors: cut, altered, made up with a good checksum; refused as documented, or sound."""
+"""Cursors with altered content and a good checksum: refused as documented, or sound; none costs much."""
 
 from __future__ import annotations
 
@@ -83,19 +83,6 @@ def test_a_cursor_that_was_made_here_is_read() -> None:
         is_sound(cursor)
 
 
-def test_every_cut_and_every_flipped_character_is_refused() -> None:
-    whole = str(cursors()[-1])
-    rng = random.Random(1)
-    for at in range(len(whole)):
-        with pytest.raises(CursorInvalidError):
-            Cursor.parse(whole[:at])
-        other = rng.choice("ABCabc019-_!é:\0")
-        # The last character of base64 may carry bits that stand for nothing.
-        if other != whole[at] and at < len(whole) - 1:
-            with pytest.raises(CursorInvalidError):
-                Cursor.parse(whole[:at] + other + whole[at + 1 :])
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_altered_content_with_a_good_checksum_is_refused_or_sound(seed: int) -> None:
     rng = random.Random(seed)
@@ -107,15 +94,6 @@ def test_altered_content_with_a_good_checksum_is_refused_or_sound(seed: int) -> 
             if sound <= 60:
                 is_sound(Cursor.parse(candidate))
     assert 0 < sound < 900
-
-
-def test_random_text_is_refused() -> None:
-    rng = random.Random(2)
-    for _ in range(2_000):
-        made = "".join(rng.choices("c1:=AZaz09-_ \n\0é\ud800", k=rng.randrange(40)))
-        for candidate in (made, f"c1:{made}", f"c2:{made}", text(rng.randbytes(rng.randrange(200)))):
-            with pytest.raises(CursorInvalidError):
-                Cursor.parse(candidate)
 
 
 def test_long_texts_and_giant_counts_cost_little() -> None:

@@ -230,16 +230,6 @@ def test_an_integer_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes) 
         assert ours == theirs
 
 
-@given(NUMBERS, WEIGHTS, HASHES, st.lists(ENTRIES, max_size=2))
-def test_every_true_prefix_of_a_value_is_refused(number: int, weight: int, parent: bytes, entries: list[Entry]) -> None:
-    whole = avro.write_batch(number, weight, parent, entries)
-    for cut in range(max(0, len(whole) - 300), len(whole)):
-        refused(avro.read_batch, whole[:cut])
-    content = avro.write_content([entry.path for entry in entries], [(entry.path, entry.value) for entry in entries])
-    for cut in range(max(0, len(content) - 300), len(content)):
-        refused(avro.read_content, content[:cut])
-
-
 # --- edges -------------------------------------------------------------------------------------------------
 
 OPENING = zigzag(1) + zigzag(0) + bytes(32)

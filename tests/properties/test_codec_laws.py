@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from cardinal.protocols.streams import (
     BatchDeleteMsg,
     BatchMsg,
     BlockRef,
+    ChainUpdate,
     Heartbeat,
     Message,
     MissingPayload,
@@ -30,8 +32,9 @@ from cardinal.protocols.streams import (
     decode,
     encode,
 )
+from cardinal.protocols.streams.events import Change
 from cardinal.protocols.streams.payload import PathMap
-from cardinal.protocols.streams.types import path_bytes, path_text
+from cardinal.protocols.streams.types import PRODUCER_HEADER, is_sealed, path_bytes, path_text, producer_of
 from cardinal.protocols.streams.wire.codec import encode_content
 
 HASHES = st.binary(min_size=32, max_size=32)
@@ -150,16 +153,6 @@ def test_no_true_prefix_of_a_vectors_value_is_the_same_message() -> None:
     assert cut > 5_000
 
 
-def test_no_true_prefix_of_a_vectors_key_has_the_same_meaning() -> None:
-    for key, value in WHOLE:
-        for size in range(1, min(len(key), 66)):
-            try:
-                message = decode(key[:size], value)
-            except DecodeError:
-                continue
-            assert message != decode(key, value)
-
-
 WRONG: list[tuple[Callable[[], Message], str]] = [
     (lambda: Batch(b"short", 1, 1, bytes(32)), "hash"),
     (lambda: Batch(bytes(32), 1, 1, b"short"), "parent"),
@@ -193,10 +186,26 @@ def test_a_field_that_has_no_place_on_the_wire_is_refused_by_name(make: Callable
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("key", [b"\7" + bytes(32), b"\xfe" + bytes(32), b"\0" + bytes(31), b"\3", b"\xff" + bytes(31)])
-def test_a_key_of_no_type_or_without_a_hash_is_refused(key: bytes) -> None:
+@pytest.mark.parametrize("size", [0, 31, 33])
+@pytest.mark.parametrize("kind", [0, 1, 2, 5, 6, 7, 254, 255])
+def test_a_key_of_no_type_or_of_the_wrong_length_is_refused(kind: int, size: int) -> None:
     with pytest.raises(DecodeError):
-        decode(key, b"")
+        decode(bytes((kind,)) + bytes(size), b"\0")
+
+
+def test_a_sub_batch_of_a_negative_count_is_refused() -> None:
+    with pytest.raises(DecodeError, match="the count -1 of a sub batch is negative"):
+        decode(b"\1" + bytes(64), b"\1")
+
+
+# --- headers -----------------------------------------------------------------------------------------------
+
+
+def test_producer_and_seal_are_found_among_other_headers() -> None:
+    headers = (("traceparent", b"00"), (PRODUCER_HEADER, b"one"), ("cardinal-sealed", b""))
+    assert (producer_of(headers), is_sealed(headers)) == (b"one", True)
+    assert producer_of(headers[:1]) == producer_of(()) == b"anonymous"
+    assert not is_sealed((("cardinal-producer", b"cardinal-sealed"),))
 
 
 # --- paths -------------------------------------------------------------------------------------------------
@@ -212,9 +221,25 @@ def test_a_map_of_byte_paths_reads_as_a_map_of_text_paths(raw: dict[bytes, bytes
     view = PathMap(raw)
     assert dict(view) == {path_text(path): value for path, value in raw.items()}
     assert (path_text(other) in view) == (other in raw)
+    assert len(view) == len(raw)
     assert "\ud800" not in view
     assert view == MappingProxyType(dict(view))
     assert repr(view) == f"PathMap({len(raw)} paths)"
+
+
+def test_content_that_is_made_on_access_is_made_once_and_survives_pickling() -> None:
+    made: list[int] = []
+    view = PathMap(lambda: made.append(1) or {b"a": b"1"})  # type: ignore[func-returns-value]  # to count
+    assert made == []
+    assert pickle.loads(pickle.dumps(view)) == view == {"a": b"1"}  # noqa: S301 - made here
+    assert view.raw is view.raw
+    assert made == [1]
+
+
+def test_an_update_extends_replaces_or_only_removes() -> None:
+    one = (Payload(1, bytes(32), bytes(32), 1),)
+    changes = [ChainUpdate(1, removed, added).change for removed, added in (((), one), (one, one), (one, ()))]
+    assert changes == [Change.EXTEND, Change.REORG, Change.REVERT]
 
 
 def test_a_block_is_known_by_number_and_hash_whether_its_content_is_there_or_not() -> None:

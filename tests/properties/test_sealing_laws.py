@@ -7,13 +7,16 @@ a Batch over that everything else must have been acknowledged.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from cardinal.errors import LocalProtocolError
 from cardinal.protocols.streams import SealQueue
 from examples import examples
 from streams import h
+from work_counter import lines
 
 ROOT = "root"
 
@@ -201,3 +204,124 @@ class Sealing(RuleBasedStateMachine):
 
 TestSealing = Sealing.TestCase
 TestSealing.settings = settings(max_examples=examples(150), stateful_step_count=60, deadline=None)
+
+# --- cases -------------------------------------------------------------------------------------------------
+
+
+def ready(queue: SealQueue, names: str) -> None:
+    """Add a chain, on the first of these, and acknowledge its content."""
+    parent, *rest = names.split()
+    for name in rest:
+        queue.add(h(name), h(parent))
+        queue.acknowledged(h(name))
+        parent = name
+
+
+def go(queue: SealQueue, names: str, *, sealed: bool = True) -> None:
+    """Hand these Batches over, the next ones in the line, and acknowledge them."""
+    for name in names.split():
+        assert queue.next_free() == h(name)
+        queue.hand_over(h(name))
+    for name in names.split() if sealed else ():
+        queue.sealed(h(name))
+
+
+def begun() -> SealQueue:
+    """A queue whose first Batch is acknowledged."""
+    queue = SealQueue()
+    ready(queue, "none 0a")
+    go(queue, "0a")
+    return queue
+
+
+def test_a_failed_grandparent_holds_a_block_whose_parent_is_sealed() -> None:
+    queue = begun()
+    ready(queue, "0a 1a 2a")
+    go(queue, "1a", sealed=False)
+    go(queue, "2a")
+    queue.failed(h("1a"))
+    ready(queue, "2a 3a 4a")
+    assert queue.next_free() is None
+    assert h("2a") not in queue
+    ready(queue, "0a 1a")
+    go(queue, "1a 3a 4a")
+    assert len(queue) == 0
+
+
+def test_a_first_block_that_fails_lets_another_be_the_first() -> None:
+    queue = SealQueue()
+    for name in ("0a", "0b", "0c"):
+        ready(queue, f"none{name} {name}")
+    queue.failed(h("0b"))
+    queue.failed(h("0a"))
+    go(queue, "0c")
+    assert queue.next_free() is None
+    assert len(queue) == 2
+
+
+def test_a_sealed_block_that_waits_for_its_ancestors_can_be_sent_again() -> None:
+    queue = begun()
+    ready(queue, "0a 1a 2a 3a")
+    go(queue, "1a 2a", sealed=False)
+    queue.sealed(h("2a"))
+    queue.add(h("2a"), h("1a"))
+    assert len(queue) == 3
+    assert queue.next_free() is None
+    queue.failed(h("2a"))
+    queue.failed(h("2a"))
+    queue.add(h("2a"), h("1a"))
+    queue.sealed(h("1a"))
+    queue.acknowledged(h("2a"))
+    go(queue, "2a 3a")
+    assert len(queue) == 0
+
+
+def test_what_a_producer_must_not_do_is_refused() -> None:
+    queue = begun()
+    with pytest.raises(KeyError):
+        queue.hand_over(h("9z"))
+    ready(queue, "1a 2a 3a")
+    for parent in ("1a", "2a", "3a"):
+        with pytest.raises(LocalProtocolError, match="its own ancestor"):
+            queue.add(h("1a"), h(parent))
+    queue.add(h("1a"), h("0a"))
+    with pytest.raises(LocalProtocolError, match="already being sent"):
+        queue.add(h("1a"), h("0a"))
+    queue.failed(h("1a"))
+    with pytest.raises(LocalProtocolError, match="another parent"):
+        queue.add(h("1a"), h("0b"))
+
+
+@pytest.mark.parametrize("shape", ["chain", "chain backwards", "fan", "failed root", "failed blocks"])
+def test_ten_thousand_blocks_in_flight_cost_no_more_each_than_a_thousand(shape: str) -> None:
+    small = lines(lambda: many_in_flight(shape, 1_000))
+    assert lines(lambda: many_in_flight(shape, 10_000)) < 11 * small
+
+
+def many_in_flight(shape: str, count: int) -> None:
+    queue = begun()
+    names = [b"%032d" % index for index in range(count)]
+    parents = [h("0a"), *names] if shape != "fan" else [h("0a")] * count
+    for name, parent in zip(names, parents, strict=False):
+        queue.add(name, parent)
+    for name in names if shape != "chain backwards" else reversed(names):
+        queue.acknowledged(name)
+    if shape == "failed root":
+        queue.hand_over(names[0])
+        queue.failed(names[0])
+        queue.add(names[0], parents[0])
+        queue.acknowledged(names[0])
+    if shape == "failed blocks":
+        for name, parent in zip(reversed(names), reversed(parents[:-1]), strict=True):
+            queue.failed(name)
+            queue.add(name, parent)
+        for name in names:
+            queue.acknowledged(name)
+    handed = []
+    while (free := queue.next_free()) is not None:
+        queue.hand_over(free)
+        handed.append(free)
+    assert handed == names
+    for name in names:
+        queue.sealed(name)
+    assert len(queue) == 0

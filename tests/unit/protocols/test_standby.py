@@ -128,6 +128,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_who_was_first() -> None:
     peers = Peers(ALIVE)
+    assert peers.count("me").live == ("me",)  # before anything of ours was read
     for name in ("a", "b"):
         peers.heard(name, 1_000)
     peers.heard("0x07", 1_000, named=False)
@@ -141,13 +142,6 @@ def test_who_was_first() -> None:
     assert count.live == ("a", "b", "0x07")
     assert (count.count, count.rank) == (3, 1)
     assert count.first == {"b": 2, "a": 1}
-
-
-def test_we_count_before_anything_of_ours_was_read() -> None:
-    assert Peers(ALIVE).count("me").live == ("me",)
-    machine = Standby("me", STEP, Peers(ALIVE))
-    machine.advance(0.0)
-    assert machine.offer(h("1a"), 0.0) is Verdict.SEND
 
 
 def test_a_lowest_producer_that_has_not_read_for_long_reads_before_it_sends() -> None:
