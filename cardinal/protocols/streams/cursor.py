@@ -22,68 +22,43 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from cardinal.errors import CursorInvalidError
 
-from .types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
+from .types import HASH_SIZE, SHORT, BlockRef, Finality, FinalityViolated, Partition
+from .wire.avro import array_of, record_of
 
 VERSION: Final = "c1"
 CHANNELS_MAX: Final = 16
 _CHECK_SIZE: Final = 8
-_PREFIX_SIZE: Final = 8
-_LINEAGE_SIZES: Final = (_PREFIX_SIZE, 2 * _PREFIX_SIZE)
+_LINEAGE_SIZES: Final = (SHORT, 2 * SHORT)
 _TEXT_MAX: Final = 1 << 20
 _NUMBERS_MAX: Final = 1 << 31
 _OPTIONAL: Final = ["null", "long"]
-_REFS: Final = {
-    "type": "array",
-    "items": {
-        "type": "record",
-        "name": "ref",
-        "fields": [{"name": "number", "type": "long"}, {"name": "hash", "type": "bytes"}],
-    },
-}
+_LONGS: Final = array_of("long")
+# next: from partition 0 on; -n: the next n numbers are no partitions. floor = next - back: small numbers, few bytes
+_TOPIC: Final = record_of("topic", name="string", next=_LONGS, back=_LONGS)
 
 _SCHEMA: Final[Any] = parse_schema(
-    {
-        "type": "record",
-        "name": "cursor",
-        "fields": [
-            {"name": "lineage", "type": "bytes"},
-            {"name": "app", "type": "string"},
-            {"name": "chain", "type": "string"},
-            {"name": "seq", "type": "long"},
-            {"name": "number", "type": "long"},
-            {"name": "weight", "type": "bytes"},
-            {"name": "ring", "type": "bytes"},
-            # indexes into the ring
-            {"name": "missing", "type": {"type": "array", "items": "long"}},
-            {
-                "name": "topics",
-                "type": {
-                    "type": "array",
-                    "items": {
-                        "type": "record",
-                        "name": "topic",
-                        "fields": [
-                            {"name": "name", "type": "string"},
-                            # from partition 0 on; -n: the next n numbers are no partitions
-                            {"name": "next", "type": {"type": "array", "items": "long"}},
-                            # floor = next - back: small numbers, few bytes
-                            {"name": "back", "type": {"type": "array", "items": "long"}},
-                        ],
-                    },
-                },
-            },
-            {"name": "open", "type": "bytes"},
-            {"name": "done", "type": "bytes"},  # of earlier releases; written empty
-            {"name": "safe", "type": _OPTIONAL},
-            {"name": "finalized", "type": _OPTIONAL},
-            # at most one of each: the first delivered block, the tip that violated finality and at which number
-            {"name": "start", "type": _REFS},
-            {"name": "root", "type": "bytes"},
-            {"name": "violator", "type": {"type": "array", "items": "ref"}},
-            {"name": "violated", "type": _OPTIONAL},
-            {"name": "channels", "type": {"type": "array", "items": "ref"}},
-        ],
-    }
+    record_of(
+        "cursor",
+        lineage="bytes",
+        app="string",
+        chain="string",
+        seq="long",
+        number="long",
+        weight="bytes",
+        ring="bytes",
+        missing=_LONGS,  # indexes into the ring
+        topics=array_of(_TOPIC),
+        open="bytes",
+        done="bytes",  # of earlier releases; written empty
+        safe=_OPTIONAL,
+        finalized=_OPTIONAL,
+        # at most one of each: the first delivered block, the tip that violated finality and at which number
+        start=array_of(record_of("ref", number="long", hash="bytes")),
+        root="bytes",
+        violator=array_of("ref"),
+        violated=_OPTIONAL,
+        channels=array_of("ref"),
+    )
 )
 
 
@@ -102,7 +77,7 @@ class Cursor:
         weight: the head's weight.
         next: for every partition the offset after the last record taken into account.
         floor: for every partition the lowest offset that resuming has to re-read.
-        open: first 8 bytes of the hashes of blocks that were not complete.
+        open: the blocks that were not complete, by :func:`~.types.short`.
         finality: the finality marks at the head.
         violation: the switch that set the finality latch.
         start: the first block that was delivered, None before it.
@@ -215,7 +190,7 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
     _demand(len(fields["root"]) == HASH_SIZE if ring and fields["root"] else not fields["root"])
     _demand(fields["root"] not in (ref.hash for ref in ring))
     _demand(len(set(channels)) == len(channels) <= CHANNELS_MAX)
-    _demand(not len(fields["done"]) % _PREFIX_SIZE)
+    _demand(not len(fields["done"]) % SHORT)
     _demand(all(mark is None or mark >= 0 for mark in (safe, finalized)))
     return Cursor(
         lineage=fields["lineage"],
@@ -226,7 +201,7 @@ def _from_fields(fields: Any) -> Cursor:  # noqa: ANN401 - what fastavro read
         weight=int.from_bytes(fields["weight"], "big"),
         next=next_,
         floor=floor,
-        open=frozenset(_pieces(fields["open"], _PREFIX_SIZE)),
+        open=frozenset(_pieces(fields["open"], SHORT)),
         finality=None if safe is None and finalized is None else Finality(safe, finalized),
         violation=_violation(_one(fields["violator"]), fields["violated"]),
         start=start,

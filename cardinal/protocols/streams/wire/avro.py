@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.types import HASH_SIZE
@@ -40,6 +40,20 @@ _TWO_BYTES: Final = 1 << 14
 _LONG_MAX_BYTES: Final = 10
 _INT_MAX_BYTES: Final = 5
 _UNSIGNED_END: Final = 2**64
+
+
+Schema: TypeAlias = str | list[str] | dict[str, Any]
+"""A schema for fastavro, which reads and writes what is not written by hand here."""
+
+
+def record_of(name: str, /, **fields: Schema) -> dict[str, Any]:
+    """The schema of a record; its fields in their order."""
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields.items()]}
+
+
+def array_of(items: Schema) -> dict[str, Any]:
+    """The schema of an array."""
+    return {"type": "array", "items": items}
 
 
 class Entry(NamedTuple):

@@ -15,36 +15,17 @@ from fastavro import parse_schema, schemaless_reader
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.types import Headers, Partition, path_bytes
 
-from .avro import write_long
+from .avro import array_of, record_of, write_long
 
 RANGES_HEADER: Final = "cardinal-ranges"
 
-_LONGS: Final = {"type": "array", "items": "long"}
-TOPICS_SCHEMA: Final[dict[str, Any]] = {
-    "type": "array",
-    "items": {
-        "type": "record",
-        "name": "topic",
-        "fields": [
-            {"name": "name", "type": "string"},
-            {"name": "partitions", "type": _LONGS},
-            {"name": "first", "type": _LONGS},
-            {"name": "records", "type": _LONGS},
-        ],
-    },
-}
+_LONGS: Final = array_of("long")
+TOPICS_SCHEMA: Final = array_of(record_of("topic", name="string", partitions=_LONGS, first=_LONGS, records=_LONGS))
 """Ranges of offsets: of every topic its partitions, the first offset in each, and how many from there on."""
 
-RANGES_SCHEMA: Final[dict[str, Any]] = {
-    "type": "record",
-    "name": "ranges",
-    "fields": [
-        {"name": "log", "type": "string"},
-        {"name": "size", "type": "long"},
-        {"name": "values", "type": {"type": "map", "values": "bytes"}},
-        {"name": "topics", "type": TOPICS_SCHEMA},
-    ],
-}
+RANGES_SCHEMA: Final = record_of(
+    "ranges", log="string", size="long", values={"type": "map", "values": "bytes"}, topics=TOPICS_SCHEMA
+)
 _END: Final = b"\0"
 """Of an array or a map."""
 
