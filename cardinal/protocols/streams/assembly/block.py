@@ -217,11 +217,6 @@ class OpenBlock:
     subs: dict[bytes, SubBatchState] = field(default_factory=dict)
 
     @property
-    def careful(self) -> bool:
-        """True when no message may be taken in a run: there are more candidates, or some messages are skipped."""
-        return self.reopened or len(self.candidates) > 1
-
-    @property
     def counters(self) -> Counters | None:
         """The counters of the Batch that counts; None before a Batch."""
         return self.candidates[0].counters if self.candidates else None
@@ -243,12 +238,6 @@ class OpenBlock:
     def links(self) -> set[Link]:
         """Parent and number by each of its Batches."""
         return {(candidate.fields.parent, candidate.fields.number) for candidate in self.candidates}
-
-    def adopt(self, candidate: Candidate, *, at: int) -> list[bytes]:
-        """Take one more Batch; the one at 0 counts. Returns the keys of messages beyond what it counts."""
-        beyond = candidate.count(self.messages, self.subs)
-        self.candidates.insert(at, candidate)
-        return beyond
 
     def without_content(self, candidate: Candidate) -> HeaderOnly:
         """The complete block of digested messages: their ranges, and the values that were kept."""

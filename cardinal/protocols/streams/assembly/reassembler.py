@@ -136,7 +136,6 @@ class Reassembler:
         self._open = OpenBlocks(bounds, self.deadline)
         self._recent: RecentBlocks[RecentBlock] = RecentBlocks(2 * reorg_threshold, bounds.finished_bytes)
         self._records = 0
-        self._trimmed = -1
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -260,7 +259,8 @@ class Reassembler:
 
     def _run(self, block: OpenBlock, key: bytes) -> Run:
         """The messages that can be taken together with this one, which may be a copy; none if each is to be checked."""
-        if key[0] != BATCH_MSG or block.careful:
+        # With more candidates each message is counted under all, and of a reopened block some are skipped.
+        if key[0] != BATCH_MSG or block.reopened or len(block.candidates) > 1:
             return NO_RUN
         if block.counters is not None:
             return block.counters.run(key)
@@ -295,11 +295,7 @@ class Reassembler:
 
     def _settle(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
         """Finish the block if it can be, or stay within the bounds."""
-        for candidate in block.candidates if block.overdue else block.candidates[:1]:
-            if candidate.complete():
-                self._finish(block, candidate, events)
-                return
-        if self._open.crowded:
+        if not self._finished(block, events) and self._open.crowded:
             self._evict(events)
 
     # --- one message -----------------------------------------------------------------------------------------
@@ -344,11 +340,11 @@ class Reassembler:
             if len(held) >= _BATCHES_MAX:
                 return
         candidate = self._candidate(record, fields)
-        beyond = block.adopt(
-            candidate, at=0 if held and _copy_order(record) < _copy_order(held[0].batch) else len(held)
-        )
+        beyond = candidate.count(block.messages, block.subs)
+        first = not held or _copy_order(record) < _copy_order(held[0].batch)
+        held.insert(0 if first else len(held), candidate)
         self.evicted.linked(block.hash, (fields.parent, fields.number))
-        if block.candidates[0] is candidate:
+        if first:
             self._open.numbered(block, fields.number)
             events += [Surplus(block.hash, key, block.messages[key][:3]) for key in beyond]
         self._open.grow(block, batch_size(record, fields) + DELETE_OVERHEAD * len(candidate.surplus))
@@ -439,7 +435,8 @@ class Reassembler:
         """A second copy of a message before completion: the lower position counts, a difference is reported."""
         if kept[:3] == seen[:3]:
             return  # the same record, re-read
-        if not self._copies.same(kept, seen, held_content(block, kept.key)):
+        held = content = held_content(block, kept.key)
+        if not self._copies.same(kept, seen, held):
             events.append(divergence(kept, seen))
         if seen.partition < 0 or (kept.partition >= 0 and seen[:3] > kept[:3]):
             return
@@ -450,15 +447,20 @@ class Reassembler:
             block.subs[sub_batch_id(kept.key)].announce(count)
             self._sub_batch_changed(block, kept.key)
         elif kept.key[0] < BATCH_MSG:
-            held = held_content(block, kept.key)
             content = self._content(seen)
             block.subs[sub_batch_id(kept.key)].add(sub_batch_index(kept.key), content)
-            self._open.grow(block, message_size(seen, content) - message_size(kept, held))
         block.messages[kept.key] = seen
-        if kept.key[0] >= BATCH_MSG:
-            self._open.grow(block, len(seen.value) - len(kept.value))
+        self._open.grow(block, message_size(seen, content) - message_size(kept, held))
 
     # --- complete and abandoned blocks -----------------------------------------------------------------------
+
+    def _finished(self, block: OpenBlock, events: list[ReassemblyEvent]) -> bool:
+        """Finish the block if its first Batch is complete, or any of them once it is overdue."""
+        for candidate in block.candidates if block.overdue else block.candidates[:1]:
+            if candidate.complete():
+                self._finish(block, candidate, events)
+                return True
+        return False
 
     def _finish(self, block: OpenBlock, candidate: Candidate, events: list[ReassemblyEvent]) -> None:
         fields, batch = candidate.fields, candidate.batch
@@ -476,15 +478,9 @@ class Reassembler:
         self._recent.add(block.hash, RecentBlock(fields.number, block, candidate))
         events.append(Completed(payload, block.first, batch.timestamp_ms, block.size))
         for other in due:
-            self._overdue(other, events)
-
-    def _overdue(self, block: OpenBlock, events: list[ReassemblyEvent]) -> None:
-        block.overdue = True
-        for candidate in block.candidates[1:]:
-            if candidate.complete():
-                self._finish(block, candidate, events)
-                return
-        events.append(Incomplete(block.explain()))
+            other.overdue = True
+            if not self._finished(other, events):
+                events.append(Incomplete(other.explain()))
 
     def _evict(self, events: list[ReassemblyEvent], newest: OpenBlock | None = None) -> None:
         for block in self._open.evict(newest):
@@ -539,23 +535,15 @@ class Reassembler:
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Prune open blocks below the threshold, and forget old completed ones; the chain's head is at ``number``."""
         self._open.head = number
-        head = self.trim_point(number)
-        if head == self._trimmed:
-            return []
-        self._trimmed = head
-        self._recent.head_moved(head)
+        self._recent.head_moved(number)
         events: list[ReassemblyEvent] = []
-        for block in self._open.pop_below(head - self.threshold):
+        for block in self._open.pop_below(number - self.threshold):
             below = block.number or 0
             reason = f"incomplete {self.threshold} blocks below the head: it {block.explain().lacks}"
             # Its messages are held until the next step at least: under a quorum they are compared.
             self._recent.add(block.hash, RecentBlock(below, block, reason=reason))
             events.append(Stale(BlockRef(below, block.hash), reason))
         return events
-
-    def trim_point(self, number: int) -> int:
-        """The head for which blocks are pruned: in steps, so that the work is spread, and still depends on it alone."""
-        return number - number % max(1, self.threshold // 8)
 
     def candidate(self, batch: Record) -> Candidate:
         """The Batch as a candidate for its block, limited to the tracked entries. DecodeError where it is no Batch."""

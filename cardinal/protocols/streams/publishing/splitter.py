@@ -90,7 +90,7 @@ class _Split:
     def take_updates(self, updates: Mapping[str, bytes]) -> None:
         """Add values: counted, or inside the Batch."""
         for directory, paths in self._router.runs(sorted(updates)):
-            route = self._directory(directory)
+            route = self._router.directory(directory)
             if route is Unsure.NEEDS_PATH:
                 for path in paths:
                     self._take_one(self._router.route(path), path, updates[path])
@@ -163,13 +163,6 @@ class _Split:
             raise _refused(error) from error
         return Routed(topic, *written)
 
-    def _directory(self, directory: str) -> Route | Unsure | None:
-        """The route of a directory."""
-        try:
-            return self._router.directory(directory)
-        except SplitError:
-            return Unsure.NEEDS_PATH  # refused as well, by its own name
-
 
 def split_sub_batch(
     block_hash: bytes, batch_id: bytes, sub_batch: SubBatch, schema: Mapping[str, str], default_topic: str
@@ -224,17 +217,8 @@ def split_reorg(
 ) -> tuple[Routed, list[Routed]]:
     """The messages of a reorg that is deeper than the threshold (specification, Reorg Handling).
 
-    Raises as :func:`split`.
-
-    Arguments:
-        ancestor: the last common block.
-        payloads: the blocks above it on the new chain, oldest first.
-        schema: as for :func:`split`; every message is routed to the channel's one topic.
-        default_topic: the topic on which the reorg is announced.
-
-    Returns:
-        The announcement for the default topic, which has to be acknowledged first; and the channel's messages in order.
-
+    Returns the announcement for the default topic, which has to be acknowledged first, and the messages of the channel
+    in order. ``payloads``: the blocks above the ancestor, oldest first. Raises as :func:`split`.
     """
     channel = reorg_topic(default_topic, ancestor.hash)
     there = dict.fromkeys(schema, channel)

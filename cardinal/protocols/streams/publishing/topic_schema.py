@@ -113,10 +113,16 @@ class Router:
         return found[0] if found else None
 
     def directory(self, directory: str) -> Route | Unsure | None:
-        """The result of :meth:`route` for every path in a directory (empty, or up to and with a path's last "/")."""
+        """The result of :meth:`route` for every path in a directory (empty, or up to and with a path's last "/").
+
+        Where several expressions match, each path is to be refused by its own name.
+        """
         if not self._plain or directory.count("/") in self._open_ended:
             return Unsure.NEEDS_PATH
-        return self.route(directory)
+        found = self._matching(directory)
+        if len(found) > 1:
+            return Unsure.NEEDS_PATH
+        return found[0] if found else None
 
     def _matching(self, path: str) -> list[Route]:
         """The routes of all expressions that match some text of a path."""

@@ -366,12 +366,9 @@ class QuorumReassembler:
     def head_moved(self, number: int) -> list[ReassemblyEvent]:
         """Prune copies below the threshold, and forget old decisions; the chain's head is at ``number``."""
         self._head = number
-        head = self._producers[0].own.trim_point(number)
-        if head - self._threshold == self._past:
-            return []
-        self._past = head - self._threshold
+        self._past = number - self._threshold
         events: list[ReassemblyEvent] = []
-        for block_hash, decided in self._decided.head_moved(head):
+        for block_hash, decided in self._decided.head_moved(number):
             # A copy without a Batch has no number of its own: it is pruned with its block.
             for index, producer in enumerate(self._producers):
                 if producer.open(block_hash) is not None:
@@ -458,30 +455,31 @@ class QuorumReassembler:
         return Explanation(block_hash, None, "abandoned" if abandoned else "unknown")
 
     def _explain_open(self, block_hash: bytes, copies: list[Explanation]) -> Explanation:
+        """Missing messages of all open copies; the reason has the state of every producer's copy."""
         votes, header = self._votes(block_hash), self.header_of(block_hash)
         agreeing = _largest(votes)
         by_whom = f" ({self._names(agreeing)})" if agreeing else ""
         said = [f"{len(agreeing)} of {self._k} producers agree{by_whom}"]
-        waiting = [copy for copy in copies if copy.state == "open"]
-        for at, copy in enumerate(copies):
-            if at in agreeing:
-                continue
-            what = copy.lacks if copy.state == "open" else f"supplied what is {copy.state}"
-            what = "supplied another block" if at in votes else what
-            said.append(f"{self._names([at])} {'supplied nothing' if copy.state == 'unknown' else what}")
         counts: Counter[str] = Counter()
+        headers: set[bytes] = set()
         parts: dict[bytes, set[int]] = {}
-        for copy in waiting:
-            counts |= Counter(copy.missing_counts)
-            for batch_id, indexes in copy.missing_parts.items():
-                parts.setdefault(batch_id, set()).update(indexes)
+        for at, copy in enumerate(copies):
+            what = "supplied nothing" if copy.state == "unknown" else f"supplied what is {copy.state}"
+            if copy.state == "open":
+                what = copy.lacks
+                counts |= Counter(copy.missing_counts)
+                headers.update(copy.missing_headers)
+                for batch_id, indexes in copy.missing_parts.items():
+                    parts.setdefault(batch_id, set()).update(indexes)
+            if at not in agreeing:
+                said.append(f"{self._names([at])} {'supplied another block' if at in votes else what}")
         return Explanation(
             block_hash,
             None if header is None else header.number,
             "open",
             missing_batch=header is None,
             missing_counts=counts,
-            missing_headers=tuple(sorted({batch_id for copy in waiting for batch_id in copy.missing_headers})),
+            missing_headers=tuple(sorted(headers)),
             missing_parts={batch_id: tuple(sorted(indexes)) for batch_id, indexes in parts.items()},
             positions=lowest(*(copy.positions for copy in copies), *(vote.positions for vote in votes.values())),
             reason="; ".join(said),
