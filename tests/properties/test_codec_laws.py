@@ -175,7 +175,7 @@ WRONG: list[tuple[Callable[[], Message], str]] = [
     (lambda: Ping(bytes(32), 2**63), "unix_seconds"),
     (lambda: Ping(bytes(32), 0, 10**9), "nanoseconds"),
     (lambda: Ping(bytes(32), 0, 0, -60), "utc_offset_seconds"),
-    (lambda: Ping(bytes(32), 0, 0, 2**31), "utc_offset_seconds"),
+    (lambda: Ping(bytes(32), 0, 0, 60 * 2**15), "utc_offset_seconds"),
 ]
 
 

@@ -99,18 +99,6 @@ def test_who_is_silent_for_longer_than_alive_is_dead_by_the_topics_clock() -> No
     assert peers.count("b").live == ("a", "b")
 
 
-def test_a_reader_that_stood_still_takes_nobody_for_dead() -> None:
-    """Time passes, and nothing was read meanwhile: what is read afterwards decides."""
-    machine, peers = standby("b", "a")
-    machine.offer(h("1a"), 0.0)
-    for at in range(1_000, 61_000, 1_000):
-        peers.heard("a", at)
-        peers.heard("b", at)
-    machine.done(h("1a"))
-    assert machine.advance(60.0) == [(h("1a"), Verdict.SKIP)]
-    assert machine.offer(h("2a"), 60.0) is Verdict.WAIT
-
-
 def test_what_is_remembered_is_bounded() -> None:
     machine, peers = standby("b", "a")
     for number in range(REMEMBERED + 10):
