@@ -194,6 +194,11 @@ def test_what_is_not_followed_is_not_held() -> None:
     held = feed.reassembler.held_bytes
     assert feed(*others, BatchMsg(h("1a"), "b/x/l/0", b"")) == []
     assert feed.reassembler.held_bytes == held
+    one = Feed(["/t/a"])  # matches a path, not all of its directory
+    one(BatchMsg(h("1a"), "b/t/a", b""))
+    held = one.reassembler.held_bytes
+    one(BatchMsg(h("1a"), "b/t/a", b""), BatchMsg(h("1a"), "b/t/c", b""))
+    assert one.reassembler.held_bytes == held
 
 
 def test_directories_that_match_are_remembered_within_a_bound() -> None:
