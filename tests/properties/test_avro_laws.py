@@ -132,42 +132,39 @@ def test_an_integer_is_written_as_fastavro_writes_it_and_read_back(value: int) -
 # --- what is read ------------------------------------------------------------------------------------------
 
 
+def in_blocks(items: list[bytes], data: st.DataObject) -> bytes:
+    """A map or array in blocks of either sign; a negative one has any size behind it."""
+    out, left = b"", list(items)
+    while left:
+        count = data.draw(st.integers(1, len(left)))
+        size = zigzag(data.draw(st.integers(-(2**63), 2**63 - 1)))
+        out += zigzag(count) if data.draw(st.booleans()) else zigzag(-count) + size
+        out += b"".join(left[:count])
+        del left[:count]
+    return out + b"\0"
+
+
+def blob(value: bytes) -> bytes:
+    return zigzag(len(value)) + value
+
+
 @given(NUMBERS, WEIGHTS, HASHES, st.lists(ENTRIES, max_size=6), st.data())
-def test_a_map_may_come_in_blocks_of_either_sign_with_any_size(
+def test_a_batchs_map_may_come_in_blocks(
     number: int, weight: int, parent: bytes, entries: list[Entry], data: st.DataObject
 ) -> None:
     out = avro.write_batch(number, weight, parent, [])[:-1]
-    left = list(entries)
-    while left:
-        size = data.draw(st.integers(1, len(left)))
-        if data.draw(st.booleans()):
-            out += zigzag(size)
-        else:
-            out += zigzag(-size) + zigzag(data.draw(st.integers(-(2**63), 2**63 - 1)))
-        for entry in left[:size]:
-            out += avro.write_batch(0, 0, b"", [entry])[3:-1]
-        del left[:size]
-    fields = avro.read_batch(out + b"\0" + data.draw(st.binary(max_size=3)))
+    out += in_blocks([avro.write_batch(0, 0, b"", [entry])[3:-1] for entry in entries], data)
+    fields = avro.read_batch(out + data.draw(st.binary(max_size=3)))
     assert fields == BatchFields(number, weight, parent, {entry.path: entry for entry in entries})
 
 
 @given(st.lists(BLOBS, max_size=6), st.lists(st.tuples(BLOBS, BLOBS), max_size=6), st.data())
-def test_content_may_come_in_blocks_of_either_sign(
+def test_content_may_come_in_blocks(
     deletes: list[bytes], updates: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
-    def blocks(items: list[bytes]) -> bytes:
-        out = b""
-        while items:
-            size = data.draw(st.integers(1, len(items)))
-            out += zigzag(size) if data.draw(st.booleans()) else zigzag(-size) + zigzag(7)
-            out += b"".join(items[:size])
-            items = items[size:]
-        return out + b"\0"
-
-    def blob(value: bytes) -> bytes:
-        return zigzag(len(value)) + value
-
-    written = blocks([blob(path) for path in deletes]) + blocks([blob(path) + blob(value) for path, value in updates])
+    written = in_blocks([*map(blob, deletes)], data) + in_blocks(
+        [blob(path) + blob(one) for path, one in updates], data
+    )
     assert avro.read_content(written) == (deletes, dict(updates))
 
 
