@@ -151,18 +151,6 @@ def test_a_reorg_of_a_block_that_is_queued_but_not_applied_never_shows_it(seed: 
     assert all(not update.removed for update in reader.updates)
 
 
-def test_a_reorg_of_blocks_that_the_application_has_not_taken_yet_is_still_told_in_order() -> None:
-    """Updates are queued by the driver; applied later, one by one, they make the same chain."""
-    there = blocks("1a 2a 3a | 1a 2b 3b 4b")
-    log = Log()
-    publish(log, there.values())
-    one, other = Reader(log), Follower(SETTINGS)
-    queued = other.step(log.read(0), log.ends(), log.ends()).updates
-    for update in queued:
-        one.apply(update)
-    assert one.store == ["1a", "2b", "3b", "4b"]
-
-
 @given(seeds)
 def test_a_height_after_a_reorg_to_a_shorter_chain_is_the_new_heads(seed: int) -> None:
     """A heavier chain may be shorter: the old height 4 must not stand."""
@@ -184,37 +172,6 @@ def test_a_height_after_a_reorg_to_a_shorter_chain_is_the_new_heads(seed: int) -
     assert added(reader.read(seed)[-1]) == ["4b"]
 
 
-@given(seeds, st.integers(1, 6))
-def test_reconnecting_never_repeats_an_undo(seed: int, times: int) -> None:
-    there = blocks("1a 2a 3a | 1a 2b 3b 4b")
-    log = Log()
-    publish(log, there.values())
-    reader = Reader(log)
-    reader.read(seed)
-    undone = [removed(update) for update in reader.updates if update.removed]
-    for again in range(times):
-        reader.restart()
-        assert reader.read(seed + again) == []
-    assert reader.store == ["1a", "2b", "3b", "4b"]
-    assert [removed(update) for update in reader.updates if update.removed] == undone
-
-
-@given(seeds, st.integers(0, 10_000))
-def test_a_restart_in_the_middle_of_a_reorg_goes_on_with_the_rest_of_it(seed: int, cut: int) -> None:
-    """Killed after any record while the other chain comes in."""
-    there = blocks("1a 2a 3a | 1a 2b 3b 4b 5b")
-    log = Log()
-    publish(log, (there[key] for key in ("1a", "2a", "3a")))
-    reader = Reader(log)
-    reader.read(seed)
-    publish(log, (there[key] for key in ("2b", "3b", "4b", "5b")))
-    left = len(log.read(seed, reader.at))
-    reader.read(seed, cut % (left + 1))
-    reader.restart(reader.follower.cursor() if cut % 2 else None)
-    reader.read(seed + 1)
-    assert reader.store == ["1a", "2b", "3b", "4b", "5b"]
-
-
 @given(seeds)
 def test_a_lagging_producer_makes_no_false_deep_reorg(seed: int) -> None:
     """A node far behind publishes old orphans and repeats the old chain; the head stays, and nothing is removed."""
@@ -227,45 +184,6 @@ def test_a_lagging_producer_makes_no_false_deep_reorg(seed: int) -> None:
     publish(log, [*ahead[:6], there["2b"], there["3b"], there["4b"], *ahead[:4]])
     reader.read(seed)
     assert reader.store == [f"{number}a" for number in range(1, 13)]
-    assert all(not update.removed for update in reader.updates)
-
-
-@given(seeds)
-def test_a_skipped_block_never_hides_a_reorg(seed: int) -> None:
-    """2b and 3b are announced by nobody at first: 4b's parent is unknown, and the heights 4 and 5 alone look linked."""
-    there = blocks("1a 2a 3a | 1a 2b 3b 4b 5b")
-    log = Log()
-    publish(log, (there[key] for key in ("1a", "2a", "3a")))
-    reader = Reader(log)
-    reader.read(seed)
-    publish(log, (there[key] for key in ("4b", "5b")))
-    reader.read(seed)
-    assert reader.store == ["1a", "2a", "3a"]
-    publish(log, [there["3b"]])
-    reader.read(seed)
-    assert reader.store == ["1a", "2a", "3a"]
-    publish(log, [there["2b"]])
-    (update,) = reader.read(seed)
-    assert (removed(update), added(update)) == (["3a", "2a"], ["2b", "3b", "4b", "5b"])
-
-
-@given(seeds, st.integers(1, 8))
-def test_no_block_is_lost_at_the_seam_of_backfill_and_subscription(seed: int, seam: int) -> None:
-    """One producer subscribes at the head while another still backfills: the seam arrives late, twice, or both."""
-    line = [block("1a", "0g"), *(block(f"{number}a", f"{number - 1}a") for number in range(2, 10))]
-    log = Log()
-    rng = random.Random(seed)
-    live, backfill = list(line[seam:]), list(line[: seam + rng.randint(0, 1)])
-    publish(log, [line[0]])
-    reader = Reader(log)
-    reader.read(seed)
-    while live or backfill:
-        source = rng.choice([stream for stream in (live, backfill) if stream])
-        publish(log, [source.pop(0)])
-        if rng.random() < 0.5:
-            reader.read(seed)
-    reader.read(seed)
-    assert reader.store == [name(payload.hash) for payload in line]
     assert all(not update.removed for update in reader.updates)
 
 

@@ -82,20 +82,6 @@ def test_what_is_read_again_of_a_branch_that_was_pruned_is_not_quarantined() -> 
     assert stream.named(Quarantined) == []
 
 
-def test_a_branch_on_a_given_start_is_needed_by_cursors_that_are_older_than_its_end() -> None:
-    stream = Stream(start=ROOT)
-    stream.publish([*line("b", 1, 2, "0r"), *line("a", 1, THRESHOLD, "0r", 1)])
-    stream.read()
-    assert stream.follower.orderer.holds(h("1b"))
-    stream.publish(line("a", THRESHOLD + 1, THRESHOLD + 1, f"{THRESHOLD}a", 1))
-    stream.read()
-    assert not stream.follower.orderer.holds(h("1b"))
-    before = next(update for update in stream.updates if update.added[-1].number == THRESHOLD)
-    stream.restart(before.cursor)
-    stream.publish(line("b", 3, 9, "2b", 5))
-    assert stream.read().endswith("+9b")
-
-
 # --- chains that become shorter ----------------------------------------------------------------------------
 
 

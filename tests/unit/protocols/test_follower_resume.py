@@ -20,6 +20,7 @@ from cardinal.protocols.streams import (
     Payload,
     Quarantined,
     Stale,
+    Superseded,
     reorg_topic,
 )
 from cardinal.protocols.streams.assembly.window import Bounds
@@ -27,7 +28,7 @@ from cardinal.protocols.streams.following.follower import AGE_MAX
 from cardinal.protocols.streams.following.resume import Resume
 from cardinal.protocols.streams.following.settings import OnIncomplete
 from cardinal.protocols.streams.types import Partition, short
-from channels import Stream, line, settings, shape
+from channels import THRESHOLD, Stream, line, settings, shape
 from streams import TOPIC, block, h, messages
 
 
@@ -348,6 +349,39 @@ def test_blocks_that_are_half_read_again_are_known_whichever_update_of_a_long_st
         known = {ref.hash for ref in cursor.ring}
         given_up = [event.number for event in stream.named(Quarantined) if event.block not in known]
         assert given_up == []
+
+
+def test_of_many_updates_of_one_step_every_one_can_be_resumed_from() -> None:
+    """22a comes first of all; when 30a is the head it is forgotten, but whoever stopped at 10a still needs it."""
+    stream = Stream(start=BlockRef(0, h("0r")))
+    blocks = line("a", 1, 30, "0r")
+    stream.publish([blocks.pop(21), *blocks])
+    stream.read()
+    updates = list(stream.updates)
+    assert len(updates) > 2 * THRESHOLD
+    for count, update in enumerate(updates, 1):
+        stream.restart(update.cursor)
+        stream.updates = updates[:count]
+        stream.read()
+        assert "".join(map(shape, stream.updates)) == "".join(map(shape, updates))
+        assert stream.updates[-1].seq == updates[-1].seq
+
+
+def test_a_superseded_block_is_removed_without_content_after_a_resume() -> None:
+    """Which of its two Batches can be completed by the deadline depends on the order of reading."""
+    stream = Stream(start=BlockRef(0, h("0r")))
+    *content, batch = messages(block("1b", "0r", 1, txs=1))
+    *_, lie = messages(block("1b", "0r", 1, txs=2))
+    stream.write([lie, *content, batch])
+    stream.publish(line("b", 2, 4, "1b"))
+    stream.publish([Payload(number, h(f"{number}x"), h(f"{number}y"), 9) for number in range(100, 200)])
+    stream.read()
+    assert len(stream.named(Superseded)) == 1
+    assert "".join(map(shape, stream.updates)) == "+1b+2b+3b+4b"
+    assert stream.updates[-1].cursor.missing == {h("1b")}
+    stream.restart()
+    stream.publish(line("c", 1, 5, "0r"))
+    assert stream.read().startswith("-4b-3b-2b-?1b+1c")
 
 
 # --- lineage -----------------------------------------------------------------------------------------------

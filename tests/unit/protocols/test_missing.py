@@ -305,6 +305,29 @@ def test_a_block_that_is_complete_meanwhile_is_no_suspect() -> None:
     assert missing.proven({}, {}) == []
 
 
+def test_a_partition_that_is_no_longer_read_holds_no_proof_up() -> None:
+    missing, place = MissingBlocks(), ("t", 0)
+    missing.suspect(h("1a"))
+    missing.proven({place: 0}, None)
+    assert missing.proven({place: 10}, {place: 10, ("t", 1): 4}) == [h("1a")]
+
+
+def test_suspects_that_become_due_before_watermarks_are_passed_are_proven_by_the_next_ones() -> None:
+    missing, place = MissingBlocks(), ("t", 0)
+    missing.suspect(b"0")
+    assert missing.proven({place: 0}, None) == []
+    assert missing.proven({place: 0}, {place: 500}) == []
+    others = [b"%d" % number for number in range(1, 1_000)]
+    for number, other in enumerate(others, 1):
+        missing.suspect(other)
+        assert not missing.needs_watermarks
+        assert missing.proven({place: 499}, {place: number}) == []
+    assert missing.proven({place: 500}, None) == [b"0"]
+    assert missing.needs_watermarks
+    assert missing.proven({place: 999}, {place: 1_000}) == []
+    assert missing.proven({place: 1_000}, None) == others
+
+
 # --- the orderer's side ------------------------------------------------------------------------------------
 
 

@@ -59,17 +59,6 @@ def test_a_reorg_through_a_channel_is_one_update() -> None:
     assert len(stream.follower.cursor().ring) == THRESHOLD + 1
 
 
-def test_children_of_the_new_tip_that_came_on_the_main_topics_go_with_the_switch() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 11, "6a"))
-    stream.write([announced, *content[:5]])
-    stream.publish(line("b", 12, 14, "11b"))
-    assert stream.read() == ""
-    stream.write(content[5:])
-    assert stream.read() == "-12a-11a-10a-9a-8a-?7a+7b+8b+9b+10b+11b+12b+13b+14b"
-
-
 def test_a_channels_chain_that_is_lighter_wins_when_its_children_come() -> None:
     stream = Stream()
     deep(stream)
@@ -99,40 +88,6 @@ def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
     ]
     assert stream.follower.channels == ()
     assert not stream.follower.orderer.holds(h("7b"))
-
-
-def test_two_producers_at_once_make_one_update() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
-    stream.write([announced], "one")
-    stream.write([announced], "two")
-    half = len(content) // 2
-    stream.write(content[:half], "one")
-    stream.write(content[:5], "two")
-    stream.write(content[half:], "one")
-    assert stream.read().count("+13b") == 1
-    assert stream.follower.channels != (), "the other attempt is under way"
-    stream.write(content[5:], "two")
-    assert stream.read() == ""
-    assert stream.follower.channels == ()
-    assert len(stream.named(ReorgEnded)) == 2
-
-
-def test_a_producer_that_died_is_completed_by_another() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
-    stream.write([announced, *content[: len(content) // 2]], "one")
-    assert stream.read() == ""
-    stream.write([announced, *content], "two")
-    assert stream.read().endswith("+12b+13b")
-    assert stream.follower.channels != (), "nobody knows that the first producer is dead"
-    stream.publish(line("b", 14, 20, "13b", 1))
-    stream.read()
-    stream.read()
-    assert stream.follower.channels == ()
-    assert stream.named(ReorgAbandoned) == []
 
 
 def test_a_producer_that_begins_again_completes_its_own_attempt() -> None:
@@ -171,41 +126,6 @@ def test_an_attempt_that_is_not_linked_is_none() -> None:
     assert stream.read() == ""
     stream.write(stream.channel("3a", 3, blocks)[1], "two")
     assert stream.read().endswith("+12b+13b")
-
-
-def test_the_main_topics_go_on_until_the_switch() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
-    stream.write([announced])
-    for number in range(13, 16):
-        stream.write(content[: len(content) // 4])
-        del content[: len(content) // 4]
-        stream.publish(line("a", number, number, f"{number - 1}a"))
-        assert stream.read() == f"+{number}a"
-    stream.write(content)
-    assert stream.read().startswith("-15a-14a-13a-12a-11a-?10a-?9a-?8a-?7a+7b")
-
-
-@pytest.mark.parametrize("cut", range(0, 42, 6))
-def test_a_restart_within_a_channel_goes_on(cut: int) -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("3a", 3, line("b", 4, 13, "3a", 1))
-    stream.write([announced, *content[:cut]])
-    stream.read(step=3)
-    stream.restart()
-    stream.publish(line("a", 13, 13, "12a"))
-    stream.read(step=5)
-    stream.restart()
-    stream.write(content[cut:])
-    removed = "-13a-12a-11a-10a-9a-?8a-?7a-?6a-?5a-?4a"
-    assert stream.read(step=4) == removed + "+4b+5b+6b+7b+8b+9b+10b+11b+12b+13b"
-    stream.restart()
-    stream.publish(line("b", 14, 16, "13b", 1))
-    assert stream.read().replace(" ", "") == "+14b+15b+16b"
-    assert stream.follower.channels == ()
-    assert [update.first_seq for update in stream.updates[1:]] == [update.seq + 1 for update in stream.updates[:-1]]
 
 
 def test_after_a_restart_older_batches_extend_what_is_remembered() -> None:
@@ -503,17 +423,6 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     assert stream.read().endswith("+12b+13b")
 
 
-def test_a_flood_of_producers_is_abandoned() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
-    stream.write([announced])
-    for number in range(70):
-        stream.write(content[1:2], f"p{number}")
-    assert stream.read() == ""
-    assert len(stream.named(ReorgAbandoned)) == 1
-
-
 def test_records_of_a_channel_that_is_not_open_are_passed_over() -> None:
     stream = Stream()
     deep(stream)
@@ -635,16 +544,6 @@ def test_cursors_of_one_step_reach_down_to_channels_that_the_step_is_done_with_i
     assert before.cursor.floor[where] == 0
     stream.restart(before.cursor)
     assert stream.read() == shape(switch)
-
-
-def test_a_reorg_that_is_told_on_another_topic_announces_nothing() -> None:
-    stream = Stream()
-    stream.publish([block("0r", "none", 0), *line("a", 1, 5, "0r")])
-    stream.read()
-    announced, _ = stream.channel("3a", 3, line("b", 4, 6, "3a", 1))
-    step = stream.follower.step([Record("tx", 0, 900, announced.key, announced.value)], stream.ends())
-    assert [type(event) for event in step.items] == [ReorgBegan]
-    assert stream.follower.channels == ()
 
 
 def test_the_ring_goes_on_with_older_blocks_after_a_reorg_to_a_shorter_chain() -> None:

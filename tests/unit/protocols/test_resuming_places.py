@@ -64,21 +64,6 @@ def test_a_place_of_which_nothing_is_needed_may_go(first: int) -> None:
     assert stream.read().startswith(f"-{head + 3}a-{head + 2}a-{head + 1}a-{head}a+{head}b"), "nothing is lacking"
 
 
-@pytest.mark.parametrize("later", range(2 * THRESHOLD))
-def test_a_place_goes_when_the_blocks_within_the_threshold_lie_elsewhere_and_not_before(later: int) -> None:
-    stream = two_places(10, 10 + later)
-    cursor = stream.follower.cursor()
-    needed = {place for place in cursor.next if place[1] < NEW and cursor.floor[place] < cursor.next[place]}
-    assert bool(needed) == (later <= THRESHOLD)
-    switch_off(stream, OLD)
-    if not needed:
-        stream.restart()
-        return
-    with pytest.raises(CursorExpiredError, match="a member of a mux was left out too early") as caught:
-        stream.restart()
-    assert caught.value.missing == {place: (cursor.floor[place], cursor.next[place]) for place in needed}
-
-
 def test_a_block_that_is_not_complete_keeps_its_place() -> None:
     stream = two_places(10, 10)
     place = (TOPIC, OLD)
