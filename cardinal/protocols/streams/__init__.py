@@ -28,7 +28,8 @@ from .events import (
     Untrusted,
 )
 from .following.follower import Follower, FollowerSettings
-from .ordering.orderer import OnFinalityViolation, Orderer
+from .ordering.finality import OnFinalityViolation
+from .ordering.orderer import Orderer
 from .payload import MissingPayload, Payload, SubBatch
 from .publishing.sealing import SealQueue
 from .publishing.splitter import reorg_topic, split, split_reorg, split_sub_batch

@@ -58,9 +58,9 @@ class DeliveredChain:
         return self._settings.fingerprint() + (b"" if self._start is None else short(self._start.hash))
 
     @property
-    def head(self) -> Delivered | None:
+    def head(self) -> BlockRef | None:
         """The newest delivered block."""
-        return self._chain[-1] if self._chain else None
+        return self._chain[-1].ref if self._chain else None
 
     def restore(self, cursor: Cursor) -> None:
         """Begin at a cursor."""

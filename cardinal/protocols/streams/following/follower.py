@@ -189,7 +189,7 @@ class Follower:
     @property
     def head(self) -> BlockRef | None:
         """The newest delivered block."""
-        return None if self._chain.head is None else self._chain.head.ref
+        return self._chain.head
 
     @property
     def fullness(self) -> float:

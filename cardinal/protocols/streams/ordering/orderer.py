@@ -43,7 +43,7 @@ from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
 from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
 
 from .admission import DESCENDS, REMEMBERED, Admission, StartForks
-from .finality import Finalizer, OnFinalityViolation
+from .finality import Finalizer
 from .forkchoice import best_tip, climb, paths
 from .forktree import ForkTree, Node
 from .history import ChainHistory
@@ -51,24 +51,21 @@ from .pool import Pool
 from .settings import OrderingSettings
 from .start import StartCandidate, StartRule
 
-__all__ = ["OnFinalityViolation", "Orderer", "OrderingSettings", "Reach"]
-
-_PRUNED: Final = "pruned: farther below the head than the reorg threshold"
+_TOO_LOW: Final = "farther below the head than the reorg threshold"
 
 
 class Reach(Enum):
-    """Relation of a reorg channel's ancestor to the delivered chain."""
+    """Relation of a reorg channel's ancestor to the delivered chain.
+
+    ``OFF_CHAIN``: another block of the chain has its number. ``FORGOTTEN``: it is below the remembered part of the
+    chain, and :meth:`Orderer.recall` may help.
+    """
 
     ON_CHAIN = "on the chain"
-    """It is part of the chain."""
-    AHEAD = "ahead"
-    """It is above the chain's head."""
+    AHEAD = "above the head"
     OFF_CHAIN = "off the chain"
-    """Another block of the chain has its number."""
     FORGOTTEN = "forgotten"
-    """It is below the remembered part of the chain: :meth:`Orderer.recall` may help."""
     BELOW_START = "below the start"
-    """It is below the first delivered block."""
 
 
 class Orderer:
@@ -285,7 +282,10 @@ class Orderer:
         if not self._start_configured:
             self.start = cursor.start or refs[0]
         self.seq, self._final.marks, self._final.violation = cursor.seq, cursor.finality, cursor.violation
-        self._restore_blocks(blocks)
+        for event in blocks:
+            # Those that are too low are not reported: they were judged before.
+            if _item(event).hash in self._tree or self._too_low(_item(event)) is None:
+                self._add_to_side(self._take(event))
         self._prune()
         updates = self._judge(list(self._side))
         for node in self._waiting:
@@ -300,13 +300,6 @@ class Orderer:
         if self.history.at(ref.number) != ref.hash:
             self.history.append(ref)
         return node
-
-    def _restore_blocks(self, blocks: Iterable[Completed | BlockHeader]) -> None:
-        """Hold the blocks that were re-read. Those that are too low are not reported: they were judged before."""
-        for event in blocks:
-            item = _item(event)
-            if item.hash in self._tree or self._too_low(item) is None:
-                self._add_to_side(self._take(event))
 
     # --- deep reorgs -----------------------------------------------------------------------------------------
 
@@ -502,7 +495,7 @@ class Orderer:
     def _too_low(self, block: BlockHeader) -> str | None:
         """The reason to prune a block for its number, None when there is none."""
         if block.number < self._floor:
-            return "farther below the head than the reorg threshold"
+            return _TOO_LOW
         if self._chosen is not None and block.number < self._chosen:
             return "below the first block of this stream"
         return None
@@ -605,7 +598,7 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        self._last_states[node.hash] = _PRUNED
+        self._last_states[node.hash] = f"pruned: {_TOO_LOW}"
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)
