@@ -46,12 +46,14 @@ def test_no_schedule_of_a_hundred_thousand_differs_from_the_model(profile: Profi
     assert [outcome.difference for outcome in outcomes if outcome.difference] == []
 
 
-def test_equal_seeds_make_equal_scenarios_and_equal_runs() -> None:
-    one, other = make_scenario(5, DEEP), make_scenario(5, DEEP)
+@pytest.mark.parametrize("quorum", [False, True])
+def test_equal_seeds_make_equal_scenarios_and_equal_runs(*, quorum: bool) -> None:
+    one, other = (make_scenario(5, DEEP, quorum=quorum) for _ in range(2))
     assert one.records == other.records
     assert one.payloads == other.payloads
-    assert run_schedule(5) == run_schedule(5)
-    assert make_scenario(6).records != make_scenario(5).records
+    assert (one.quorum, one.lied) == (other.quorum, other.lied)
+    assert run_schedule(5, quorum=quorum) == run_schedule(5, quorum=quorum)
+    assert make_scenario(6, quorum=quorum).records != make_scenario(5, quorum=quorum).records
 
 
 class _Sabotaged(Follower):

@@ -73,23 +73,6 @@ def test_a_channels_chain_that_is_lighter_wins_when_its_children_come() -> None:
     assert stream.follower.channels == ()
 
 
-def test_a_lighter_chain_is_abandoned_and_let_go() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 10, "6a"))
-    stream.write([announced, *content])
-    stream.read()
-    assert stream.follower.orderer.state_of(h("7b")) == "on a side branch"
-    stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
-    stream.read()
-    stream.read()
-    assert stream.named(ReorgAbandoned) == [
-        ReorgAbandoned(BlockRef(6, h("6a")), "its chain did not become the heavier one")
-    ]
-    assert stream.follower.channels == ()
-    assert not stream.follower.orderer.holds(h("7b"))
-
-
 def test_a_producer_that_begins_again_completes_its_own_attempt() -> None:
     stream = Stream()
     deep(stream)
@@ -225,17 +208,36 @@ def test_the_starts_parent_may_be_the_ancestor() -> None:
     assert stream.read().startswith("-15a-14a-13a-12a-11a-?10a-?9a-?8a-?7a-?6a+6b")
 
 
-def test_an_ancestor_of_another_chain_is_abandoned() -> None:
+SILENT = f"nothing came on it for {THRESHOLD} blocks, and no attempt is complete"
+
+
+@pytest.mark.parametrize(
+    ("ancestor", "last", "count", "reason"),
+    [
+        pytest.param("6a", 10, None, "its chain did not become the heavier one", id="lighter"),
+        pytest.param("6z", 20, None, "its ancestor is not part of the delivered chain", id="another chain"),
+        pytest.param("6a", 20, 3, SILENT, id="silent"),
+        pytest.param("6a", 20, 0, SILENT, id="without a topic"),
+    ],
+)
+def test_a_channel_that_comes_to_nothing_is_abandoned(ancestor: str, last: int, count: int | None, reason: str) -> None:
     stream = Stream()
     deep(stream)
-    announced, content = stream.channel("6z", 6, line("b", 7, 20, "6z"))
-    stream.write([announced, *content])
+    announced, content = stream.channel(ancestor, 6, line("b", 7, last, ancestor))
+    stream.write([announced, *content[:count]])
     assert stream.read() == ""
+    assert len(stream.follower.channels) == 1
     stream.publish(line("a", 13, 13 + THRESHOLD, "12a"))
     stream.read()
-    assert stream.named(ReorgAbandoned) == [
-        ReorgAbandoned(BlockRef(6, h("6z")), "its ancestor is not part of the delivered chain")
-    ]
+    stream.read()
+    assert stream.named(ReorgAbandoned) == [ReorgAbandoned(BlockRef(6, h(ancestor)), reason)]
+    assert stream.follower.channels == ()
+    assert not stream.follower.orderer.holds(h("7b"))
+    if reason == SILENT:
+        stream.write(content[count:])
+        assert stream.read() == "", "nobody reads it any more"
+        stream.write([announced])
+        assert stream.read().endswith("+20b"), "another announcement opens it again"
 
 
 def test_an_ancestor_that_the_chain_has_not_come_to_is_waited_for() -> None:
@@ -246,32 +248,6 @@ def test_an_ancestor_that_the_chain_has_not_come_to_is_waited_for() -> None:
     assert stream.read() == ""
     stream.publish(line("a", 13, 14, "12a"))
     assert stream.read() == "+13a+14a +15b+16b+17b+18b+19b+20b"
-
-
-def test_a_channel_that_is_silent_is_abandoned() -> None:
-    stream = Stream()
-    deep(stream)
-    announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
-    stream.write([announced, *content[:3]])
-    stream.read()
-    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
-    stream.read()
-    assert len(stream.named(ReorgAbandoned)) == 1
-    stream.write(content[3:])
-    assert stream.read() == "", "nobody reads it any more"
-    stream.write([announced])
-    assert stream.read().endswith("+20b"), "another announcement opens it again"
-
-
-def test_a_channel_whose_topic_is_gone_is_abandoned() -> None:
-    stream = Stream()
-    deep(stream)
-    stream.write([stream.channel("6a", 6, [])[0]])
-    stream.read()
-    assert len(stream.follower.channels) == 1
-    stream.publish(line("a", 13, 12 + THRESHOLD, "12a"))
-    stream.read()
-    assert len(stream.named(ReorgAbandoned)) == 1
 
 
 def test_a_channel_that_was_not_read_to_its_end_is_not_abandoned() -> None:

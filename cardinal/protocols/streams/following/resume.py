@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
 from cardinal.errors import CursorExpiredError, CursorMismatchError
@@ -178,14 +178,10 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
 
 
 def _expired(missing: Mapping[Partition, tuple[int, int]]) -> CursorExpiredError:
+    first = ", ".join(f"{topic}[{number}]" for topic, number in sorted(missing)[:3])
     return CursorExpiredError(
-        f"records that this cursor needs are missing from {_named(missing)}: topics were recreated, records expired "
+        f"records that this cursor needs are missing from {first}: topics were recreated, records expired "
         "before they were read, a member of a mux was left out too early, or a recording has not caught up yet; "
         "start without a cursor, restore the topics, or wait for the recording",
         missing=dict(missing),
     )
-
-
-def _named(partitions: Collection[Partition]) -> str:
-    """The first three of these partitions."""
-    return ", ".join(f"{topic}[{number}]" for topic, number in sorted(partitions)[:3])

@@ -1,4 +1,4 @@
-"""What a follower does with a cursor: whether it goes on, from where, and what it says meanwhile."""
+"""Follower: resuming from a cursor, and queries for what it has not delivered, and why."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from cardinal.protocols.streams.following.follower import AGE_MAX
 from cardinal.protocols.streams.following.resume import Resume
 from cardinal.protocols.streams.following.settings import OnIncomplete
 from cardinal.protocols.streams.types import Partition, short
-from channels import THRESHOLD, Stream, line, settings, shape
+from channels import THRESHOLD, Stream, called, line, settings, shape
 from streams import TOPIC, block, h, messages
+
+ROOT = BlockRef(0, h("0r"))
 
 
 def published(last: int = 12) -> Stream:
@@ -253,7 +255,7 @@ def test_a_cursor_taken_while_resuming_says_what_the_one_before_said() -> None:
 @pytest.mark.parametrize("delivered", [False, True])
 def test_a_cursor_taken_before_the_first_step_after_a_restart_is_the_one_before(*, delivered: bool) -> None:
     """Also of a stream of which nothing was delivered yet, but a part of a block was read."""
-    stream = published() if delivered else Stream(start=BlockRef(0, h("0r")))
+    stream = published() if delivered else Stream(start=ROOT)
     stream.publish(line("b", 11, 12, "10a"))
     stream.write(messages(block("13a", "12a"))[1:])
     stream.read()
@@ -353,7 +355,7 @@ def test_blocks_that_are_half_read_again_are_known_whichever_update_of_a_long_st
 
 def test_of_many_updates_of_one_step_every_one_can_be_resumed_from() -> None:
     """22a comes first of all; when 30a is the head it is forgotten, but whoever stopped at 10a still needs it."""
-    stream = Stream(start=BlockRef(0, h("0r")))
+    stream = Stream(start=ROOT)
     blocks = line("a", 1, 30, "0r")
     stream.publish([blocks.pop(21), *blocks])
     stream.read()
@@ -369,7 +371,7 @@ def test_of_many_updates_of_one_step_every_one_can_be_resumed_from() -> None:
 
 def test_a_superseded_block_is_removed_without_content_after_a_resume() -> None:
     """Which of its two Batches can be completed by the deadline depends on the order of reading."""
-    stream = Stream(start=BlockRef(0, h("0r")))
+    stream = Stream(start=ROOT)
     *content, batch = messages(block("1b", "0r", 1, txs=1))
     *_, lie = messages(block("1b", "0r", 1, txs=2))
     stream.write([lie, *content, batch])
@@ -525,3 +527,57 @@ def test_content_that_is_gone_is_not_looked_for_among_evicted_blocks() -> None:
     assert not stream.follower.resuming
     stream.publish(line("a", 6, 6, "5a"))
     assert stream.read() == "+6a"
+
+
+# --- queries -----------------------------------------------------------------------------------------------
+
+
+def test_a_patient_stream_of_which_nothing_is_complete_has_not_begun() -> None:
+    stream = Stream(patient=True)
+    stream.write(messages(block("1a", "0a"))[1:])
+    stream.read()
+    stream.rest()
+    assert stream.follower.head is None
+    assert not stream.follower.about_to_begin
+    assert [(called(one.block), one.state) for one in stream.follower.awaited()] == [("1a", "open")]
+
+
+def test_complete_blocks_of_a_patient_stream_are_about_to_begin_it() -> None:
+    stream = Stream(patient=True)
+    stream.publish([*line("a", 1, 3, "0a"), *line("a", 20, 30, "19a")])
+    stream.read()
+    assert stream.follower.about_to_begin
+    stream.rest()
+    assert not stream.follower.about_to_begin
+
+
+def test_a_patient_stream_does_not_begin_above_its_start() -> None:
+    stream = Stream(patient=True, start=ROOT)
+    stream.publish(line("a", 20, 30, "19a"))
+    stream.read()
+    stream.rest()
+    assert stream.follower.about_to_begin
+    assert stream.updates == []
+
+
+def test_blocks_that_wait_when_all_is_read_are_left_until_their_parent_comes() -> None:
+    first, second, third = line("a", 1, 3, "0r")
+    stream = Stream(start=ROOT)
+    stream.publish([first, third])
+    stream.read()
+    assert stream.follower.leaves_blocks
+    assert [(called(one.block), one.number, one.state) for one in stream.follower.awaited()] == [("2a", 2, "unknown")]
+    stream.publish([second])
+    stream.read()
+    assert not stream.follower.leaves_blocks
+    assert stream.follower.awaited() == []
+
+
+def test_a_block_that_comes_later_and_waits_is_not_left() -> None:
+    first, _, third = line("a", 1, 3, "0r")
+    stream = Stream(start=ROOT)
+    stream.publish([first])
+    stream.read()
+    stream.publish([third])
+    stream.read()
+    assert not stream.follower.leaves_blocks
