@@ -43,11 +43,11 @@ def views(
 
     """
     from cardinal_spark.lake import Snapshot  # noqa: PLC0415 - see above
-    from cardinal_spark.options import STORAGE  # noqa: PLC0415 - the same
 
-    options = {f"{STORAGE}{name}": value for name, value in (storage or {}).items()} | {"path": path}
+    snapshot = Snapshot.at(path, storage)
+    options = {**snapshot.location.options, "path": path}
     names = []
-    for table in Snapshot.at(path, storage).tables:
+    for table in snapshot.tables:
         spark.read.format("cardinal_lake").options(**options, table=table).load().createOrReplaceTempView(
             f"{prefix}{table}"
         )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from cardinal_spark.lake import Snapshot
     from cardinal_spark.metrics import LakeMetrics
     from cardinal_spark.pipeline import BatchStatus, PipelineJob
 
@@ -54,6 +55,13 @@ def _options(values: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"--option takes name=value, not {name!r}", setting="option")
         options[name] = text
     return options
+
+
+def _snapshot(path: str, options: Sequence[str], parsed: Mapping[str, str] | None = None) -> Snapshot:
+    from cardinal_spark.lake import AsOf, Snapshot  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
+
+    return Snapshot.of(LakeLocation.of(path, _options(options)), AsOf.of(parsed or {}))
 
 
 _option = click.option(
@@ -203,16 +211,13 @@ def query(
       cardinal lake query ./lake "select block_number, count(*) from current_logs group by 1"
       cardinal lake query ./lake --table current_blocks --from-block 100 --format csv
     """
-    from cardinal_spark.lake.as_of import AsOf  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
-    from cardinal_spark.lake.query import NumberRange, Snapshot  # noqa: PLC0415 - the same
+    from cardinal_spark.lake.query import NumberRange  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
 
     if (sql is None) == (table is None):
         raise click.UsageError("pass either SQL or --table")
     parsed = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
-    as_of = AsOf.of({name: str(value) for name, value in parsed.items() if value is not None})
-    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)), as_of)
+    snapshot = _snapshot(path, options, {name: str(value) for name, value in parsed.items() if value is not None})
     if table is not None:
         names = [name.strip() for name in columns.split(",")] if columns else None
         found = _first(snapshot.scan(table, NumberRange(from_block, to_block), names), limit)
@@ -245,10 +250,7 @@ def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
     Example:
       cardinal lake status ./lake --json
     """
-    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
-
-    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)))
+    snapshot = _snapshot(path, options)
     state = snapshot.state
     if as_json:
         facts = {"seq": state.seq, "number": state.number, "hash": f"0x{state.hash.hex()}", "lineage": state.lineage}
@@ -271,10 +273,8 @@ def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -
       cardinal lake catalog ./lake --dialect trino
     """
     from cardinal_spark.lake.catalog import statements  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
-    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
-    for line in statements(Snapshot.of(LakeLocation.of(path, _options(options))), schema, dialect):
+    for line in statements(_snapshot(path, options), schema, dialect):
         click.echo(line)
 
 
@@ -293,10 +293,8 @@ def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, .
       cardinal lake check ./lake --from kafka://localhost:9092
     """
     from cardinal_spark.lake.check import Check, stream_chain  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
-    from cardinal_spark.lake.query import Snapshot  # noqa: PLC0415 - the same
 
-    snapshot = Snapshot.of(LakeLocation.of(path, _options(options)))
+    snapshot = _snapshot(path, options)
     checking = Check(snapshot)
     found = 0
     streamed = () if source is None else checking.stream(stream_chain(source, snapshot.state.app))
@@ -393,13 +391,10 @@ def _as_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
-    writer.writerows([_csv_cell(_plain(row[name])) for name in names] for row in rows)
+    for row in rows:
+        values = (_plain(row[name]) for name in names)
+        writer.writerow([json.dumps(value) if isinstance(value, list | dict) else value for value in values])
     return text.getvalue()
-
-
-def _csv_cell(value: object) -> object:
-    """A value for CSV: lists and structs as JSON text."""
-    return json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _as_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

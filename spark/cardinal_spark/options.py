@@ -15,12 +15,15 @@ from cardinal.config.url import is_secret
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
 STORAGE: Final = "storage."
 """Prefix of the settings of an object store."""
+
+INTEGERS: Final = ("string", "decimal", "binary")
+"""Types of 256-bit values."""
 
 _SPARKS: Final = frozenset(
     {
@@ -88,3 +91,29 @@ def parse_options(options: Mapping[str, str], valid: Iterable[str], format_name:
             f"format({format_name!r}) has no option {name!r}; {nearest(name, valid)}", setting=name
         )
     return parsed
+
+
+def number(parsed: Mapping[str, str], name: str) -> int | None:
+    """The value of an option that is a number; None where it is not set. ConfigurationError for another value."""
+    text = parsed.get(name.lower())
+    if text is not None and not text.isdecimal():
+        raise ConfigurationError(f"{name} must be a number of 0 or more, not {text!r}", setting=name)
+    return None if text is None else int(text)
+
+
+def choice(parsed: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """The value of an option, the first choice where it is not set. ConfigurationError for another value."""
+    value = parsed.get(name.lower(), choices[0])
+    if value.lower() not in choices:
+        raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, not {value!r}", setting=name)
+    return value.lower()
+
+
+def flag(parsed: Mapping[str, str], name: str) -> bool:
+    """The value of an option that is true where it is not set."""
+    return choice(parsed, name, ("true", "false")) == "true"
+
+
+def parts(parsed: Mapping[str, str], name: str) -> list[str]:
+    """The comma-separated values of an option."""
+    return [part for part in map(str.strip, parsed.get(name.lower(), "").split(",")) if part]

@@ -133,8 +133,7 @@ def source_options(job: PipelineJob) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
     if _has_rows(job):  # a checkpoint has precedence
-        storage = {f"{STORAGE}{name}": value for name, value in job.location.storage.items()}
-        options |= {"restartFrom": "sink", "sinkPath": job.location.root, **storage}
+        options |= {"restartFrom": "sink", "sinkPath": job.location.root, **job.location.options}
     return options
 
 

@@ -29,22 +29,11 @@ from cardinal.protocols.streams.wire import avro
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pyspark.sql.types import StructType
-
 ADDED: Final = 1
 """``_change`` of a block that joins the chain."""
 
 REMOVED: Final = -1
 """``_change`` of a block that leaves it."""
-
-KEY_DDL: Final = (
-    "_seq BIGINT, _change TINYINT, _update_id BIGINT, _block_number BIGINT, _block_hash BINARY, "
-    "_block_time TIMESTAMP, _published_at TIMESTAMP"
-)
-"""The columns that every row of every ``table`` of the source begins with (DESIGN §9)."""
-
-RAW_DDL: Final = f"{KEY_DDL}, _lineage STRING, _app STRING, parent BINARY, weight BINARY, content BINARY"
-"""The columns of ``table=raw`` as Spark DDL."""
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 """Spark's TIMESTAMP in Arrow under a session in UTC."""
@@ -60,7 +49,7 @@ KEY_ARROW: Final = pa.schema(
         ("_published_at", TIMESTAMP),
     ]
 )
-"""``KEY_DDL`` in Arrow."""
+"""The columns that every row of every ``table`` of the source begins with (DESIGN §9)."""
 
 RAW_ARROW: Final = pa.schema(
     [
@@ -72,30 +61,7 @@ RAW_ARROW: Final = pa.schema(
         ("content", pa.binary()),
     ]
 )
-"""``RAW_DDL`` in Arrow: equal to the schema that PySpark derives from it, as a test checks."""
-
-
-def spark_schema(ddl: str) -> StructType:
-    """The StructType of a DDL text. It is parsed in Python, so that no session is needed."""
-    from pyspark.sql.types import (  # noqa: PLC0415 - planners and tests without Spark import this file too
-        BinaryType,
-        ByteType,
-        LongType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    types = {
-        "BIGINT": LongType,
-        "TINYINT": ByteType,
-        "BINARY": BinaryType,
-        "STRING": StringType,
-        "TIMESTAMP": TimestampType,
-    }
-    fields = (column.split() for column in ddl.split(","))
-    return StructType([StructField(name, types[kind](), nullable=True) for name, kind in fields])
+"""The columns of ``table=raw``: equal to the Arrow schema that PySpark derives from their own, as a test checks."""
 
 
 class RawRow(NamedTuple):
@@ -149,21 +115,20 @@ def encode_content(deletes: Iterable[bytes], updates: Mapping[bytes, bytes]) -> 
     return avro.write_content(sorted(deletes), sorted(updates.items()))
 
 
-def decode_content(content: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
-    """Deletes and updates of a ``content`` column. DecodeError where the bytes are malformed."""
-    return avro.read_content(content)
-
-
 def payload_content(payload: Payload) -> bytes:
     """The ``content`` column for a reassembled payload (its sub batches are already merged)."""
+    return encode_content(map(path_bytes, payload.deletes), raw_updates(payload))
+
+
+def raw_updates(payload: Payload) -> Mapping[bytes, bytes]:
+    """The updates of a payload by paths in bytes."""
     updates = payload.updates
-    raw = updates.raw if isinstance(updates, PathMap) else {path_bytes(path): value for path, value in updates.items()}
-    return encode_content(map(path_bytes, payload.deletes), raw)
+    return updates.raw if isinstance(updates, PathMap) else {path_bytes(path): value for path, value in updates.items()}
 
 
 def row_payload(row: RawRow) -> Payload:
     """The payload of a row. DecodeError where its content is malformed."""
-    deletes, updates = decode_content(row.content or b"")
+    deletes, updates = avro.read_content(row.content or b"")
     return Payload(
         number=row.number,
         hash=row.hash,

@@ -11,18 +11,31 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from cardinal.protocols.streams.wire import avro
+
 from .lake.as_of import NOW, AsOf
 from .lake.commit import LakeCommitter
 from .lake.decode import write_task
 from .lake.opened import OpenTables
 from .lake.query import Snapshot
 from .lake.tables import LakeSettings
-from .rows import ADDED, REMOVED, AppSpec, RawRow, decode_content, encode_content, raw_batch, weight_bytes
+from .rows import (
+    ADDED,
+    REMOVED,
+    AppSpec,
+    RawRow,
+    encode_content,
+    payload_content,
+    raw_batch,
+    weight_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
+
+    from cardinal.protocols.streams.payload import Payload
 
     from .lake.location import LakeLocation
     from .lake.state import LakeState
@@ -104,6 +117,12 @@ def script(text: str, **settings: str) -> list[list[RawRow]]:
     """The updates of a text, separated by ``|``. ``settings``: ``lineage``, ``app``."""
     writer = Script(**settings)  # type: ignore[arg-type] # the settings of texts only
     return [writer.update(update) for update in text.split("|")]
+
+
+def payload_row(payload: Payload, app: str, seq: int = 1, change: int = ADDED, update_id: int = 1) -> RawRow:
+    """The row of a block with this content."""
+    key = (seq, change, update_id, payload.number, payload.hash, None, None, LINEAGE, app)
+    return RawRow(*key, payload.parent, weight_bytes(payload.weight), payload_content(payload))
 
 
 def replay(rows: Iterable[RawRow]) -> dict[int, RawRow]:
@@ -188,7 +207,7 @@ def _contents(rows: Iterable[RawRow]) -> list[tuple[int, bytes, bytes | None]]:
     for row in rows:
         if row.content is None:
             continue
-        deletes, updates = decode_content(row.content)
+        deletes, updates = avro.read_content(row.content)
         found += [(row.seq, path, None) for path in deletes]
         found += [(row.seq, path, value) for path, value in updates.items()]
     return sorted(found, key=lambda entry: entry[:2])

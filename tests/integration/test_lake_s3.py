@@ -19,7 +19,6 @@ from cardinal_spark.lake.decode import write_task
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import clean, compact
 from cardinal_spark.lake.tables import LakeSettings
-from cardinal_spark.options import STORAGE
 from cardinal_spark.rows import raw_batch
 from cardinal_spark.testing import Script, block_hash, commit_batch, image, image_of, script
 
@@ -64,8 +63,7 @@ def place(store: ObjectStore) -> LakeLocation:
 
 
 def place_of(store: ObjectStore, **settings: str) -> LakeLocation:
-    options = {f"{STORAGE}{name}": value for name, value in {**store.storage, **settings}.items()}
-    return LakeLocation.of(f"s3://{BUCKET}/lake{next(lakes)}", options)
+    return LakeLocation.at(f"s3://{BUCKET}/lake{next(lakes)}", {**store.storage, **settings})
 
 
 def commit(committer: LakeCommitter, rows: Sequence[RawRow]) -> None:

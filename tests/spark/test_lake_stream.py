@@ -10,11 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from cardinal.apps.evm import frames
 from cardinal_spark.lake import read
+from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import failure
-from cardinal_spark.rows import RAW_DDL, raw_batch, spark_schema
-from cardinal_spark.testing import image, image_of, script
+from cardinal_spark.rows import RAW_ARROW, AppSpec, raw_batch
+from cardinal_spark.testing import commit_batch, image, image_of, payload_row, script
+from evm_typed import OTHER, address, block_of, call, wish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +52,7 @@ class Files:
 
     def run(self) -> None:
         """Everything that is there, batch by batch."""
-        rows = self._spark.readStream.schema(spark_schema(RAW_DDL)).option("maxFilesPerTrigger", 1)
+        rows = self._spark.readStream.schema(from_arrow_schema(RAW_ARROW)).option("maxFilesPerTrigger", 1)
         writer = rows.parquet(str(self._inbox)).writeStream.format("cardinal_lake")
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         query = writer.start(self.lake)
@@ -121,3 +125,19 @@ def test_rows_that_are_not_raw_are_refused_before_anything_runs(spark: SparkSess
     query = rows.writeStream.format("cardinal_lake").option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises((AnalysisException, StreamingQueryException), match="table=raw"):
         query.trigger(availableNow=True).start(str(tmp_path / "lake")).awaitTermination(180)
+
+
+@pytest.mark.slow
+def test_spark_reads_lists_of_structures(spark: SparkSession, tmp_path: Path) -> None:
+    """Access lists and authorizations of transactions."""
+    touched = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32]}]
+    payload = block_of(call(4, authorizationList=[wish(OTHER, 1, 0)], accessList=touched), call(2))
+    folder = str(tmp_path / "lake")
+    commit_batch(LakeLocation.of(folder), [[payload_row(payload, AppSpec("evm", {"chain_id": 1}).text())]])
+    table = spark.read.format("cardinal_lake").option("table", "current_transactions").load(folder)
+    wanted = frames([payload])["transactions"]
+    found = table.toArrow().sort_by("transaction_index")
+    for column in ("access_list", "authorization_list", "blob_versioned_hashes", "mint"):
+        assert found.column(column).to_pylist() == wanted.column(column).to_pylist(), column
+    authorities = table.selectExpr("inline(authorization_list)").select("authority").collect()
+    assert [each["authority"] for each in authorities] == [address(OTHER)]

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from cardinal.errors import ConfigurationError, LakeError
+from cardinal_spark.options import number
 from cardinal_spark.rows import ADDED, TIMESTAMP
 
 from .tables import BUCKET_SIZE, CANONICAL, CANONICAL_SCHEMA, EVENTS
@@ -57,7 +58,7 @@ class AsOf:
     @classmethod
     def of(cls, parsed: Mapping[str, str]) -> AsOf:
         """Parse the options by their lower-case names. ConfigurationError names the invalid one."""
-        seq, block = _number(parsed, "asOfSeq"), _number(parsed, "asOfBlock")
+        seq, block = number(parsed, "asOfSeq"), number(parsed, "asOfBlock")
         text = parsed.get("asoftime")
         try:
             moment = None if text is None else datetime.fromisoformat(text)
@@ -69,13 +70,6 @@ class AsOf:
 
 
 NOW: Final = AsOf()
-
-
-def _number(parsed: Mapping[str, str], name: str) -> int | None:
-    text = parsed.get(name.lower())
-    if text is not None and not text.isdecimal():
-        raise ConfigurationError(f"{name} must be a number of 0 or more, not {text!r}", setting=name)
-    return None if text is None else int(text)
 
 
 def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:

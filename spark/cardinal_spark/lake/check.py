@@ -24,12 +24,13 @@ from cardinal.consumer import Consumer
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import MissingPayload, PathMap, Payload
 from cardinal.protocols.streams.types import path_text
+from cardinal_spark.options import INTEGERS
 from cardinal_spark.rows import ADDED, AppSpec
 
 from .decode import key_columns, payload_rows
 from .ledger import EventRow, event_rows
 from .query import NumberRange
-from .tables import CANONICAL, CURRENT, EVENTS, INTEGERS, PAYLOAD, LakeSettings
+from .tables import CANONICAL, CURRENT, EVENTS, PAYLOAD, LakeSettings
 from .typed import typed_rows, typed_schemas
 
 if TYPE_CHECKING:

@@ -141,7 +141,7 @@ class _Batch:
         if any(result.base != shown for result in self._results):
             raise _second_driver(CANONICAL)
         new = [row for row in self._ledger if row.seq > shown]
-        need_next(self._location.root, shown or None, new)
+        need_next(self._location.root, shown, new)
         tables = {EVENTS: events, **{name: self._table(name, schema) for name, schema in schemas.items()}}
         beyond = [name for name, table in tables.items() if self._reaches(name, table, shown)]
         if beyond:

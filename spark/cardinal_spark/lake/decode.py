@@ -11,12 +11,13 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from cardinal.errors import LakeError
-from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, row_payload
+from cardinal.protocols.streams.types import path_bytes
+from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, raw_updates, row_payload
 
 from .ledger import EventRow
 from .parts import DataFile, DataFileWriter
@@ -132,20 +133,21 @@ def key_columns(rows: Iterable[RawRow | EventRow]) -> pa.Table:
 
 def payload_rows(payloads: Iterable[Payload], keys: pa.Table) -> pa.Table:
     """The rows of ``payload``: every delete and every update of every block; row i of ``keys`` is block i's."""
+    block, paths, values = path_rows(payloads)
+    return pa.table([*keys.take(block).columns, *path_columns(paths), values], schema=PAYLOAD_SCHEMA)
+
+
+def path_rows(payloads: Iterable[Payload]) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """For every delete and every update of every block its block's index, its path in bytes, and its value."""
     paths: list[bytes] = []
     values: list[bytes | None] = []
     block: list[int] = []
     for index, payload in enumerate(payloads):
-        updates: Any = payload.updates
-        deletes = sorted(path.encode("utf-8", "surrogateescape") for path in payload.deletes)
-        paths += deletes
-        values += [None] * len(deletes)
-        paths += updates.raw
-        values += updates.raw.values()
-        block += [index] * (len(deletes) + len(updates.raw))
-    text, raw = path_columns(pa.array(paths, pa.binary()))
-    columns = keys.take(pa.array(block, pa.int64())).columns
-    return pa.table([*columns, text, raw, pa.array(values, pa.binary())], schema=PAYLOAD_SCHEMA)
+        updates, deletes = raw_updates(payload), sorted(map(path_bytes, payload.deletes))
+        paths += [*deletes, *updates]
+        values += [*[None] * len(deletes), *updates.values()]
+        block += [index] * (len(deletes) + len(updates))
+    return pa.array(block, pa.int64()), pa.array(paths, pa.binary()), pa.array(values, pa.binary())
 
 
 def path_columns(raw: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -12,6 +12,7 @@ This file is pure: rows in, rows or errors out.
 from __future__ import annotations
 
 import itertools
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -51,18 +52,7 @@ class EventRow(NamedTuple):
     @classmethod
     def of(cls, row: RawRow) -> EventRow:
         """The ledger's part of a raw row."""
-        return cls(
-            row.lineage,
-            row.seq,
-            row.change,
-            row.update_id,
-            row.number,
-            row.hash,
-            row.parent,
-            row.weight,
-            row.block_time,
-            row.published_at,
-        )
+        return cls._make(_ledgers_part(row))
 
     @property
     def head(self) -> BlockRef:
@@ -70,6 +60,9 @@ class EventRow(NamedTuple):
         return (
             BlockRef(self.number, self.hash) if self.change == ADDED else BlockRef(self.number - 1, self.parent or b"")
         )
+
+
+_ledgers_part = attrgetter(*EventRow._fields)
 
 
 def in_order(rows: Iterable[EventRow]) -> list[EventRow]:
@@ -121,12 +114,11 @@ def need_same(held: Iterable[EventRow], repeated: Sequence[EventRow]) -> None:
             )
 
 
-def need_next(location: str, last: int | None, new: Sequence[EventRow]) -> None:
+def need_next(location: str, last: int, new: Sequence[EventRow]) -> None:
     """LakeError where the first new row is not the one after the lake's last."""
-    due = FIRST_SEQ if last is None else last + 1
-    if new and new[0].seq > due:
+    if new and new[0].seq > last + 1:
         raise LakeError(
-            f"the lake {location} ends at seq {due - 1} and the stream continues at {new[0].seq}: rows "
+            f"the lake {location} ends at seq {last} and the stream continues at {new[0].seq}: rows "
             "would be missing; start with a new checkpoint and restartFrom=sink"
         )
 

@@ -80,6 +80,16 @@ class LakeLocation:
             path = unquote(urlsplit(path).path)
         return cls(str(Path(path).expanduser().absolute()), storage)
 
+    @classmethod
+    def at(cls, path: str, storage: Mapping[str, str] | None = None) -> LakeLocation:
+        """As :meth:`of`, with the settings of the object store under their own names."""
+        return cls.of(path, {f"{STORAGE}{name}": value for name, value in (storage or {}).items()})
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The settings of the store as options."""
+        return {f"{STORAGE}{name}": value for name, value in self.storage.items()}
+
     @property
     def is_local(self) -> bool:
         """True when the lake is a folder of this machine."""

@@ -25,7 +25,6 @@ import pyarrow.dataset as pads
 
 from cardinal.errors import ConfigurationError, LakeError
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_spark.options import STORAGE
 
 from .as_of import NOW, AsOf, chain_at, last_seq
 from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows
@@ -76,9 +75,7 @@ class Snapshot:
 
         Raises LakeError where there is no lake, or no state so old.
         """
-        return cls.of(
-            LakeLocation.of(path, {f"storage.{name}": value for name, value in (storage or {}).items()}), as_of
-        )
+        return cls.of(LakeLocation.at(path, storage), as_of)
 
     @classmethod
     def of(cls, location: LakeLocation, as_of: AsOf = NOW) -> Snapshot:
@@ -257,7 +254,7 @@ def last_committed(
     This is the last row that readers see; rows beyond it in ``events`` will be removed. ``depth``: the most blocks of
     the chain that are returned.
     """
-    location = LakeLocation.of(path, {f"{STORAGE}{name}": value for name, value in (storage or {}).items()})
+    location = LakeLocation.at(path, storage)
     state = find_state(location)
     if state is None:
         return None

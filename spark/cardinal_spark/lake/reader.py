@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from cardinal.errors import ConfigurationError, LakeError
-from cardinal_spark.options import parse_options
+from cardinal_spark.options import number, parse_options, parts
 
 from .as_of import NOW, AsOf
 from .location import LakeLocation, mapped
@@ -61,14 +61,8 @@ class ReadOptions:
             raise ConfigurationError(
                 "cardinal_lake needs the option table, for example current_logs or events", setting="table"
             )
-        ends = []
-        for name in ("fromBlock", "toBlock"):
-            text = parsed.get(name.lower())
-            if text is not None and not text.isdecimal():
-                raise ConfigurationError(f"{name} must be a block number, not {text!r}", setting=name)
-            ends.append(None if text is None else int(text))
-        columns = tuple(name.strip() for name in parsed.get("columns", "").split(",") if name.strip())
-        return cls(table, NumberRange(*ends), columns, AsOf.of(parsed))
+        heights = NumberRange(number(parsed, "fromBlock"), number(parsed, "toBlock"))
+        return cls(table, heights, tuple(parts(parsed, "columns")), AsOf.of(parsed))
 
 
 def read_schema(options: Mapping[str, str]) -> StructType:

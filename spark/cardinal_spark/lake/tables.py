@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from cardinal.errors import ConfigurationError
+from cardinal_spark.options import INTEGERS, choice, flag, number
 from cardinal_spark.rows import TIMESTAMP
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ CURRENT: Final = "current_"
 
 BUCKET_SIZE: Final = 10_000
 """Heights per partition of ``canonical`` (spark facts, rule 12)."""
-
-INTEGERS: Final = ("string", "decimal", "binary")
-"""Types of 256-bit values."""
 
 KEYS: Final = pa.schema(
     [
@@ -124,21 +121,12 @@ class LakeSettings:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> LakeSettings:
         """Parse the options by their lower-case names. ConfigurationError for an invalid value."""
-        integers = options.get("integers", INTEGERS[0])
-        if integers not in INTEGERS:
-            raise ConfigurationError(
-                f"integers must be one of {', '.join(INTEGERS)}, not {integers!r}", setting="integers"
-            )
-        senders = options.get("senders", "true").lower()
-        if senders not in ("true", "false"):
-            raise ConfigurationError(f"senders must be true or false, not {senders!r}", setting="senders")
-        numbers = []
-        for name, default in (("compactEvery", COMPACT_EVERY), ("retentionHours", RETENTION_HOURS)):
-            text = options.get(name.lower(), str(default))
-            if not text.isdecimal():
-                raise ConfigurationError(f"{name} must be a number of 0 or more, not {text!r}", setting=name)
-            numbers.append(int(text))
-        return cls(integers, senders == "true", *numbers)
+        return cls(
+            choice(options, "integers", INTEGERS),
+            flag(options, "senders"),
+            COMPACT_EVERY if (every := number(options, "compactEvery")) is None else every,
+            RETENTION_HOURS if (hours := number(options, "retentionHours")) is None else hours,
+        )
 
 
 def app_id(lineage: str) -> str:

@@ -21,7 +21,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import assembler_of
 from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.transports import open_source
-from cardinal_spark.options import STORAGE, parse_options
+from cardinal_spark.options import INTEGERS, STORAGE, choice, flag, number, parse_options, parts
 from cardinal_spark.rows import AppSpec
 
 from .feed import ROWS_MAX
@@ -109,11 +109,6 @@ class SourceOptions:
     topics_timeout: float = _TOPICS_SECONDS
     consuming: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def sink_storage(self) -> dict[str, str]:
-        """The settings of the lake's object store, without their prefix."""
-        return {name[len(STORAGE) :]: value for name, value in self.storage.items()}
-
     @classmethod
     def of(cls, options: Mapping[str, str]) -> SourceOptions:
         """Parse Spark's options; names are case-insensitive. ConfigurationError for a value that cannot work."""
@@ -122,49 +117,41 @@ class SourceOptions:
             raise ConfigurationError(
                 "format('cardinal') needs the option url, as in kafka://localhost:9092", setting="url"
             )
-        presets: dict[str, Any] = {}
-        for name, preset in (("chainId", "chain_id"), ("reorgThreshold", "reorg_threshold")):
-            if name.lower() in parsed:
-                presets[preset] = _number(name, parsed[name.lower()])
-        if "topic" in parsed:
-            presets["topic"] = parsed["topic"]
-        if parsed.get("failondataloss", "true").lower() != "true":
+        named = {"chain_id": "chainId", "reorg_threshold": "reorgThreshold"}
+        presets: dict[str, Any] = {preset: number(parsed, name) for preset, name in named.items()}
+        presets["topic"] = parsed.get("topic")
+        if not flag(parsed, "failOnDataLoss"):
             raise ConfigurationError(
                 "failOnDataLoss=false is not supported, because a chain cannot continue after a gap: start with a new "
                 "checkpoint instead, and with restartFrom=sink if there is a lake",
                 setting="failOnDataLoss",
             )
-        _choice("restartFrom", parsed.get("restartfrom", "sink"), ("sink",))
+        choice(parsed, "restartFrom", ("sink",))
         if ("restartfrom" in parsed) != ("sinkpath" in parsed):
             raise ConfigurationError("set restartFrom=sink and sinkPath, the lake, together", setting="restartFrom")
-        table = _choice("table", parsed.get("table", "blocks"), TABLES)
+        table = choice(parsed, "table", TABLES)
         if (table == DECODED_LOGS) != ("abi" in parsed):
             raise ConfigurationError(f"set table={DECODED_LOGS} and abi together", setting="abi")
+        timeout = number(parsed, "topicsTimeout")
         return cls(
             url=parsed["url"],
             table=table,
-            columns=tuple(_parts(parsed.get("columns", ""))),
-            finality=_choice("finality", parsed.get("finality", LATEST), LEVELS),
+            columns=tuple(parts(parsed, "columns")),
+            finality=choice(parsed, "finality", LEVELS),
             abi=_abi(parsed["abi"]) if "abi" in parsed else "",
             app=parsed.get("app", "evm"),
-            presets=presets,
+            presets={name: value for name, value in presets.items() if value is not None},
             starting=_starting(parsed.get("startingoffsets", EARLIEST).strip()),
             ending=_ending(parsed.get("endingoffsets", LATEST).strip()),
             sink=parsed.get("sinkpath"),
-            storage={name: value for name, value in options.items() if name.lower().startswith(STORAGE)},
-            max_blocks=_optional(parsed, "maxBlocksPerTrigger", ROWS_MAX),
-            max_bytes=_optional(parsed, "maxBytesPerTrigger"),
-            integers=_choice("integers", parsed.get("integers", "string"), ("string", "decimal", "binary")),
-            senders=_choice("senders", parsed.get("senders", "true").lower(), ("true", "false")) == "true",
-            topics_timeout=float(_number("topicsTimeout", parsed.get("topicstimeout", str(int(_TOPICS_SECONDS))))),
+            storage={name[len(STORAGE) :]: each for name, each in options.items() if name.lower().startswith(STORAGE)},
+            max_blocks=_most(parsed, "maxBlocksPerTrigger", ROWS_MAX),
+            max_bytes=_most(parsed, "maxBytesPerTrigger"),
+            integers=choice(parsed, "integers", INTEGERS),
+            senders=flag(parsed, "senders"),
+            topics_timeout=_TOPICS_SECONDS if timeout is None else float(timeout),
             consuming=_consuming(parsed),
         )
-
-
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ConfigurationError(f"{name} must be one of {', '.join(choices)}, not {value!r}", setting=name)
-    return value
 
 
 def start_of(text: str) -> Start:
@@ -214,20 +201,22 @@ def _consuming(parsed: Mapping[str, str]) -> dict[str, Any]:
     if "config" in parsed:
         found["config"] = parsed["config"]
     if "tracked" in parsed:
-        found["tracked"] = tuple(_parts(parsed["tracked"]))
+        found["tracked"] = tuple(parts(parsed, "tracked"))
     if "blacklist" in parsed:
-        found["blacklist"] = tuple(_hash("blacklist", text) for text in _parts(parsed["blacklist"]))
+        found["blacklist"] = tuple(_hash("blacklist", text) for text in parts(parsed, "blacklist"))
     if "whitelist" in parsed:
-        pairs = (text.partition("=") for text in _parts(parsed["whitelist"]))
-        found["whitelist"] = {_number("whitelist", number): _hash("whitelist", text) for number, _, text in pairs}
+        found["whitelist"] = dict(map(_pinned, parts(parsed, "whitelist")))
     if "skip" in parsed:
-        found["skip"] = tuple(_position(text) for text in _parts(parsed["skip"]))
+        found["skip"] = tuple(map(_position, parts(parsed, "skip")))
     ConsumerOptions(**found)
     return found
 
 
-def _parts(text: str) -> list[str]:
-    return [part for part in map(str.strip, text.split(",")) if part]
+def _pinned(text: str) -> tuple[int, bytes]:
+    height, _, block = text.partition("=")
+    if not height.isdecimal():
+        raise ConfigurationError(f"whitelist must hold number=hash, not {text!r}", setting="whitelist")
+    return int(height), _hash("whitelist", block)
 
 
 def _hash(name: str, text: str) -> bytes:
@@ -264,19 +253,11 @@ def _position(text: str) -> tuple[str, int, int]:
     return topic, int(numbers[0]), int(numbers[1])
 
 
-def _number(name: str, value: str) -> int:
-    if not value.isdecimal():
-        raise ConfigurationError(f"{name} must be a number of 0 or more, not {value!r}", setting=name)
-    return int(value)
-
-
-def _optional(parsed: Mapping[str, str], name: str, most: int | None = None) -> int | None:
-    if name.lower() not in parsed:
-        return None
-    value = _number(name, parsed[name.lower()])
-    if value < 1:
+def _most(parsed: Mapping[str, str], name: str, most: int | None = None) -> int | None:
+    value = number(parsed, name)
+    if value is not None and value < 1:
         raise ConfigurationError(f"{name} must be 1 or more", setting=name)
-    if most is not None and value > most:
+    if value is not None and most is not None and value > most:
         raise ConfigurationError(f"{name} must be {most:,} or fewer", setting=name)
     return value
 

@@ -87,7 +87,7 @@ class Planner:
     def first(self) -> dict[str, Any]:
         """The first offset of a new checkpoint."""
         if self._options.sink is not None:
-            cursor = cursor_behind(self.stream, self._options.sink, self._options.sink_storage)
+            cursor = cursor_behind(self.stream, self._options.sink, self._options.storage)
             if cursor is not None:
                 return offset_of(cursor)
         start = self._options.starting

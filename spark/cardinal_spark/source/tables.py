@@ -19,7 +19,16 @@ import pyarrow.compute as pc
 
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import path_bytes
-from cardinal_spark.rows import KEY_ARROW, RAW_ARROW, AppSpec, RawRow, payload_content, raw_batch, weight_bytes
+from cardinal_spark.rows import (
+    KEY_ARROW,
+    RAW_ARROW,
+    AppSpec,
+    RawRow,
+    payload_content,
+    raw_batch,
+    raw_updates,
+    weight_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -109,7 +118,7 @@ def block_batches(blocks: Iterable[tuple[KeyRow, Payload | None]], settings: Tab
         if payload is None and settings.table != RAW:
             continue
         rows.append((row, payload))
-        size += 0 if payload is None else sum(map(len, _raw(payload).values()))
+        size += 0 if payload is None else sum(map(len, raw_updates(payload).values()))
         if size >= _BATCH_BYTES:
             yield from _made(rows, settings)
             rows, size = [], 0
@@ -148,7 +157,12 @@ def _made(blocks: list[tuple[KeyRow, Payload | None]], settings: TableSettings) 
         return
     keys = key_batch([row for row, _ in blocks], times)
     payloads = [payload for _, payload in blocks if payload is not None]
-    table = _payload(payloads, keys) if settings.table == PAYLOAD else _typed(payloads, keys, settings)
+    if settings.table == PAYLOAD:
+        from cardinal_spark.lake.decode import path_rows  # noqa: PLC0415 - imports the lake's dependencies
+
+        table = payload_table(keys, *path_rows(payloads))
+    else:
+        table = _typed(payloads, keys, settings)
     yield from table.combine_chunks().to_batches()
 
 
@@ -156,20 +170,6 @@ def _batch(values: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
     columns: list[tuple[Any, ...]] = list(zip(*values, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _payload(payloads: Iterable[Payload], keys: pa.RecordBatch) -> pa.Table:
-    paths: list[bytes] = []
-    values: list[bytes | None] = []
-    block: list[int] = []
-    for index, payload in enumerate(payloads):
-        raw = _raw(payload)
-        deletes = sorted(map(path_bytes, payload.deletes))
-        paths += [*deletes, *sorted(raw)]
-        values += [*[None] * len(deletes), *(raw[path] for path in sorted(raw))]
-        block += [index] * (len(deletes) + len(raw))
-    indexes = pa.array(block, pa.int64())
-    return payload_table(keys, indexes, pa.array(paths, pa.binary()), pa.array(values, pa.binary()))
 
 
 def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSettings) -> pa.Table:
@@ -219,8 +219,3 @@ def block_time(app: AppSpec, payload: Payload) -> int | None:
     only = PathMap({path_bytes(path): value})
     header = decode(Payload(payload.number, payload.hash, payload.parent, payload.weight, only)).header
     return None if header is None else header.timestamp * _MICROSECONDS
-
-
-def _raw(payload: Payload) -> dict[bytes, bytes]:
-    updates = payload.updates
-    return updates.raw if isinstance(updates, PathMap) else {path_bytes(path): value for path, value in updates.items()}

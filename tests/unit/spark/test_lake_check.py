@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,26 +14,22 @@ import pytest
 from click.testing import CliRunner
 
 from cardinal import apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.producer import Producer
 from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_connectors.dev import DevSettings
 from cardinal_spark.cli import lake
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.check import Check, stream_chain
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.tables import LakeSettings
-from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
 from cardinal_spark.testing import commit_batch, script
+from dev_rows import DevRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cardinal.protocols.streams import Payload
-
 CHAIN_ID = 7
-BLOCKS = 24
 NAMES = count()
 
 
@@ -44,27 +40,14 @@ class Made:
         self.broker = MemoryBroker(f"check-{next(NAMES)}")
         self.app = apps.get("evm", chain_id=CHAIN_ID, reorg_threshold=8)
         self.path = str(folder / "lake")
-        spec = AppSpec("evm", {"chain_id": CHAIN_ID, "reorg_threshold": 8}).text()
-        known: dict[str, Payload] = {}
-        self.chain: list[Payload] = []
-        seq = 0
-        producer = Producer(self.broker.url, self.app, producer_id="one")
-        rows: list[RawRow] = []
-        for step in DevChain(DevSettings(seed=5, blocks=BLOCKS, reorg_rate=0.3, transactions=3, chain_id=CHAIN_ID)):
-            for block in step.mined:
-                payload = payload_from_rpc(block.block, block.receipts, chain_id=CHAIN_ID)
-                known[block.plan.name] = payload
+        made = DevRows(
+            DevSettings(seed=5, blocks=24, reorg_rate=0.3, transactions=3, chain_id=CHAIN_ID), reorg_threshold=8
+        )
+        self.chain = [made.payloads[block.hash] for block in made.chain]
+        with Producer(self.broker.url, self.app, producer_id="one") as producer:
+            for payload in made.payloads.values():
                 producer.add(payload)
-            moves = [(name, -1) for name in step.move.removed] + [(name, 1) for name in step.move.added]
-            first = seq + 1
-            for name, change in moves:
-                seq += 1
-                one = known[name]
-                key = (seq, change, first, one.number, one.hash, None, None, "line", spec, one.parent)
-                rows.append(RawRow(*key, weight_bytes(one.weight), payload_content(one)))
-            del self.chain[len(self.chain) - len(step.move.removed) :]
-            self.chain += [known[name] for name in step.move.added]
-        producer.close()
+        rows = list(chain.from_iterable(made.updates))
         commit_batch(LakeLocation.of(self.path), [rows[:30], rows[30:]], settings=settings)
 
     def differences(self, *, stream: bool = False) -> list[str]:
@@ -190,9 +173,9 @@ def test_content_that_is_not_the_streams_is_found(copy: Made) -> None:
 def test_a_stream_of_another_chain_is_found(made: Made) -> None:
     other = MemoryBroker(f"check-{next(NAMES)}")
     with Producer(other.url, made.app, producer_id="one") as producer:
-        for step in DevChain(DevSettings(seed=6, blocks=12, reorg_rate=0, transactions=3, chain_id=CHAIN_ID)):
-            for block in step.mined:
-                producer.add(payload_from_rpc(block.block, block.receipts, chain_id=CHAIN_ID))
+        others = DevRows(DevSettings(seed=6, blocks=12, reorg_rate=0, transactions=3, chain_id=CHAIN_ID))
+        for payload in others.payloads.values():
+            producer.add(payload)
     checking = Check(Snapshot.at(made.path))
     assert list(checking.tables()) == []
     found = list(checking.stream(stream_chain(other.url, Snapshot.at(made.path).state.app)))

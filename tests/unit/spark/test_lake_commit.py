@@ -43,28 +43,6 @@ def place(tmp_path: Path) -> LakeLocation:
     return LakeLocation.of(str(tmp_path / "lake"))
 
 
-def test_two_tasks_of_a_batch_become_one_state(place: LakeLocation) -> None:
-    [rows] = script("1a 2a 3a 4a")
-    state = commit_batch(place, [rows[2:], rows[:2]])
-    assert state is not None
-    assert (state.seq, state.number, state.hash) == (4, 4, block_hash("4a"))
-    assert image(place.root) == image_of(rows)
-
-
-def test_a_reorg_to_a_shorter_chain_removes_the_heights_above(place: LakeLocation) -> None:
-    first, second = script("1a 2a 3a 4a | -4a -3a -2a 2b")
-    commit_batch(place, [first])
-    commit_batch(place, [second])
-    assert [number for number, _, _ in image(place.root).chain] == [1, 2]
-    assert image(place.root) == image_of(first + second)
-
-
-def test_blocks_that_come_and_go_within_a_batch_leave_nothing_in_canonical(place: LakeLocation) -> None:
-    updates = script("1a | 2a 3a | -3a -2a 2b | 3b")
-    commit_batch(place, [list(chain(*updates))])
-    assert image(place.root) == image_of(list(chain(*updates)))
-
-
 def test_a_batch_whose_net_change_is_nothing_still_moves_the_state(place: LakeLocation) -> None:
     """A MERGE that changes no row commits nothing; the seq must move all the same."""
     first, second, third = script("1a | 2a | -2a 2b")
@@ -82,25 +60,6 @@ def test_a_reorg_across_a_partition_of_canonical(place: LakeLocation) -> None:
     commit_batch(place, [first])
     commit_batch(place, [second])
     assert image(place.root) == image_of(first + second)
-
-
-def test_a_block_that_comes_back_is_once_in_current(place: LakeLocation) -> None:
-    updates = script("1a 2a | -2a 2b 3b | -3b -2b 2a 3a 4a")
-    for update in updates:
-        commit_batch(place, [update])
-    assert image(place.root) == image_of(list(chain(*updates)))
-    assert len(read(place.root, "payload", from_block=2, to_block=2)) == 3 * 5
-    assert len(read(place.root, "current_payload", from_block=2, to_block=2)) == 5
-
-
-def test_a_batch_committed_twice_changes_nothing(place: LakeLocation) -> None:
-    [rows] = script("1a 2a 3a")
-    commit_batch(place, [rows])
-    before = {name: place.open(name).version() for name in ("payload", "events", "canonical")}
-    commit_batch(place, [rows])
-    commit_batch(place, [rows])
-    assert {name: place.open(name).version() for name in before} == before
-    assert image(place.root) == image_of(rows)
 
 
 def test_an_empty_batch_is_no_state(place: LakeLocation) -> None:
@@ -170,13 +129,6 @@ def test_a_column_of_another_type_is_refused_and_a_missing_one_is_added(place: L
         commit_batch(place, [rows])
 
 
-def test_columns_that_a_newer_release_knows_are_added(place: LakeLocation) -> None:
-    [rows] = script("1a")
-    DeltaTable.create(place.uri("events"), schema=pa.schema([("lineage", pa.string()), ("seq", pa.int64())]))
-    commit_batch(place, [rows])
-    assert image(place.root) == image_of(rows)
-
-
 def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: LakeLocation) -> None:
     assert last_committed(place.root) is None
     updates = script("1a 2a 3a | -3a -2a 2b | 3b 4b 5b")
@@ -190,56 +142,6 @@ def test_last_committed_is_the_end_of_the_ledger_and_its_chain(place: LakeLocati
     whole = last_committed(place.root)
     assert whole is not None
     assert [row.hash for row in whole.chain] == [block_hash(name) for name in ("1a", "2b", "3b", "4b", "5b")]
-
-
-def test_events_that_go_on_beyond_canonical_are_of_no_use(place: LakeLocation) -> None:
-    """A driver died between events and canonical, its replay after a cut, and the checkpoint is gone: another fork."""
-    first, second = script("1a 2a | -2a 2b 3b")
-    [_, other] = script("1a 2a | -2a 2c 3c 4c")
-    commit_batch(place, [first])
-    for last in ("events", "payload"):
-        with pytest.raises(Killed):
-            commit_batch(place, [second], on_commit=die_after(last))
-        assert image(place.root) == image_of(first)
-        found = last_committed(place.root)
-        assert found is not None
-        assert (found.seq, found.head.hash) == (2, block_hash("2a"))
-    commit_batch(place, [other])
-    assert image(place.root) == image_of(first + other)
-
-
-def test_a_replay_that_cuts_elsewhere_writes_only_what_is_missing(place: LakeLocation) -> None:
-    first, second, third = script("1a 2a | 3a | 4a 5a")
-    commit_batch(place, [first])
-    with pytest.raises(Killed):
-        commit_batch(place, [second], on_commit=die_after("payload"))
-    commit_batch(place, [second, third])
-    assert image(place.root) == image_of(first + second + third)
-
-
-def test_a_replay_of_less_than_was_written_shows_only_that(place: LakeLocation) -> None:
-    first, second, third = script("1a 2a | 3a | 4a 5a")
-    commit_batch(place, [first])
-    with pytest.raises(Killed):
-        commit_batch(place, [second, third], on_commit=die_after("payload"))
-    commit_batch(place, [second])
-    assert image(place.root) == image_of(first + second)
-    commit_batch(place, [third])
-    assert image(place.root) == image_of(first + second + third)
-
-
-def test_what_a_lost_checkpoint_left_beyond_events_is_written_anew(place: LakeLocation) -> None:
-    """The payload is ahead of events, the checkpoint is gone, and the stream took another fork."""
-    first, second = script("1a 2a | -2a 2b 3b")
-    [_, other] = script("1a 2a | -2a 2c 3c 4c")
-    commit_batch(place, [first])
-    with pytest.raises(Killed):
-        commit_batch(place, [second], on_commit=die_after("payload"))
-    found = last_committed(place.root)
-    assert found is not None
-    assert found.seq == 2
-    commit_batch(place, [other])
-    assert image(place.root) == image_of(first + other)
 
 
 @pytest.mark.parametrize("asleep", ["payload", "events"])
@@ -259,15 +161,6 @@ def test_a_driver_that_was_thought_dead_commits_nothing(place: LakeLocation, asl
     assert image(place.root) == image_of(first)
     commit_batch(place, [other])
     assert image(place.root) == image_of(first + other)
-
-
-def test_readers_keep_their_snapshot_while_the_writer_goes_on(place: LakeLocation) -> None:
-    first, second = script("1a 2a 3a | -3a -2a 2b 3b 4b")
-    commit_batch(place, [first])
-    snapshot = Snapshot.at(place.root)
-    commit_batch(place, [second])
-    assert set(snapshot.scan("current_payload").read_all().column("_block_number").to_pylist()) == {1, 2, 3}
-    assert len(snapshot.scan("events").read_all()) == 3
 
 
 def test_a_snapshot_outlives_the_versions_that_it_names(place: LakeLocation) -> None:
@@ -352,15 +245,6 @@ def commit_by(committer: LakeCommitter, rows: Sequence[RawRow]) -> None:
     committer.commit([write_task([raw_batch(rows)], committer.location, committer.settings)])
 
 
-def test_drivers_that_keep_their_tables_open_take_turns(place: LakeLocation) -> None:
-    """Spark may commit each batch in another process of its pool."""
-    updates = script("1a 2a | 3a | -3a -2a 2b | 3b | 4b 5b")
-    committers = LakeCommitter(place), LakeCommitter(place)
-    for number, update in enumerate(updates):
-        commit_by(committers[number % 2], update)
-    assert image(place.root) == image_of(list(chain(*updates)))
-
-
 def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: LakeLocation) -> None:
     updates = script("1a 2a | 3a | -3a -2a 2b | 3b")
     committers = LakeCommitter(place), LakeCommitter(place)
@@ -369,19 +253,6 @@ def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: La
         for table in ("payload", "events", "canonical"):
             forget(place, table)
     assert image(place.root) == image_of(list(chain(*updates)))
-
-
-def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: LakeLocation) -> None:
-    """It is refused, and opens its tables again when the query is started again."""
-    first, second = script("1a 2a | -2a 2b 3b")
-    committer = LakeCommitter(place)
-    commit_by(committer, first)
-    with pytest.raises(Killed):
-        commit_batch(place, [second], on_commit=die_after("payload"))
-    with pytest.raises(LakeError, match="another query committed to payload"):
-        commit_by(committer, second)
-    commit_by(committer, second)
-    assert image(place.root) == image_of(first + second)
 
 
 def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: LakeLocation) -> None:

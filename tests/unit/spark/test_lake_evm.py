@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
-from cardinal.apps.evm import payload_from_rpc
+from cardinal.apps.evm import frames, payload_from_rpc
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
-from cardinal_connectors.dev.chain import DevChain
-from cardinal_connectors.dev.settings import DevSettings
+from cardinal_connectors.dev import DevSettings
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
@@ -26,59 +26,19 @@ from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.lake.typed import append_schemas, typed_rows
-from cardinal_spark.rows import AppSpec, RawRow, payload_content, weight_bytes
-from cardinal_spark.testing import commit_batch, image, image_of
+from cardinal_spark.rows import AppSpec, payload_content
+from cardinal_spark.testing import commit_batch, image, image_of, payload_row
+from dev_rows import DevRows
+from evm_typed import OTHER, address, block_of, call, wish
 
 if TYPE_CHECKING:
-    from cardinal.protocols.streams.payload import Payload
     from cardinal_connectors.dev.blocks import DevBlock
 
 FIXTURES = Path(__file__).parents[4] / "shared/fixtures/mainnet"
 SETTINGS = DevSettings(seed=5, blocks=24, reorg_rate=0.3)
+MAINNET = AppSpec("evm", {"chain_id": 1}).text()
+TOUCHED = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32, "0x" + "56" * 32]}]
 TYPED = ("blocks", "transactions", "receipts", "logs", "withdrawals")
-
-
-def row(payload: Payload, change: int, seq: int, update_id: int, chain_id: int) -> RawRow:
-    return RawRow(
-        seq=seq,
-        change=change,
-        update_id=update_id,
-        number=payload.number,
-        hash=payload.hash,
-        block_time=None,
-        published_at=None,
-        lineage="line",
-        app=AppSpec("evm", {"chain_id": chain_id}).text(),
-        parent=payload.parent,
-        weight=weight_bytes(payload.weight),
-        content=payload_content(payload),
-    )
-
-
-class DevRows:
-    """The updates of a development chain as raw rows, and the blocks that its chain has in the end."""
-
-    def __init__(self, settings: DevSettings) -> None:
-        self.updates: list[list[RawRow]] = []
-        self.chain: list[DevBlock] = []
-        self.known: dict[bytes, DevBlock] = {}
-        self.reorgs = 0
-        known: dict[str, DevBlock] = {}
-        seq = 0
-        for step in DevChain(settings):
-            known |= {block.plan.name: block for block in step.mined}
-            self.known |= {block.hash: block for block in step.mined}
-            update: list[RawRow] = []
-            moves = [(name, -1) for name in step.move.removed] + [(name, 1) for name in step.move.added]
-            for index, (name, change) in enumerate(moves, 1):
-                block = known[name]
-                payload = payload_from_rpc(block.block, block.receipts, chain_id=settings.chain_id)
-                update.append(row(payload, change, seq + index, seq + 1, settings.chain_id))
-            seq += len(moves)
-            self.reorgs += bool(step.move.removed)
-            self.chain = self.chain[: len(self.chain) - len(step.move.removed)]
-            self.chain += [known[name] for name in step.move.added]
-            self.updates.append(update)
 
 
 @pytest.fixture(scope="module")
@@ -107,33 +67,25 @@ def current(lake: str, table: str, *order: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_current_blocks_are_the_nodes_chain(lake: str, rows: DevRows) -> None:
+def test_current_tables_are_what_the_node_says(lake: str, rows: DevRows) -> None:
     blocks = current(lake, "blocks", "number")
     assert [(b["number"], b["hash"], b["parent_hash"], b["gas_used"]) for b in blocks] == [
         (n.plan.number, n.block["hash"], n.block["parentHash"], int(n.block["gasUsed"], 16)) for n in rows.chain
     ]
     assert all(b["_block_hash"].hex() == b["hash"][2:] and b["_block_number"] == b["number"] for b in blocks)
-
-
-def test_current_transactions_are_the_nodes(lake: str, rows: DevRows) -> None:
-    found = current(lake, "transactions", "block_number", "transaction_index")
-    assert [(t["hash"], t["from_address"], t["value"]) for t in found] == [
+    transactions = current(lake, "transactions", "block_number", "transaction_index")
+    assert [(t["hash"], t["from_address"], t["value"]) for t in transactions] == [
         (t["hash"], t["from"].lower(), str(int(t["value"], 16))) for n in rows.chain for t in n.block["transactions"]
     ]
-
-
-def test_current_logs_and_receipts_are_the_nodes(lake: str, rows: DevRows) -> None:
+    receipts = [receipt for n in rows.chain for receipt in n.receipts]
     logs = current(lake, "logs", "block_number", "log_index")
     assert [(e["transaction_hash"], e["address"], e["topics"], e["data"]) for e in logs] == [
-        (e["transactionHash"], e["address"].lower(), e["topics"], e["data"])
-        for n in rows.chain
-        for receipt in n.receipts
-        for e in receipt["logs"]
+        (e["transactionHash"], e["address"].lower(), e["topics"], e["data"]) for r in receipts for e in r["logs"]
     ]
     assert logs
-    receipts = current(lake, "receipts", "block_number", "transaction_index")
-    assert [(r["transaction_hash"], r["status"]) for r in receipts] == [
-        (r["transactionHash"], int(r["status"], 16)) for n in rows.chain for r in n.receipts
+    found = current(lake, "receipts", "block_number", "transaction_index")
+    assert [(r["transaction_hash"], r["status"]) for r in found] == [
+        (r["transactionHash"], int(r["status"], 16)) for r in receipts
     ]
 
 
@@ -150,7 +102,9 @@ def test_every_table_follows_the_same_chain(lake: str, rows: DevRows) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *, compacted: bool) -> None:
+def test_a_filter_on_any_column_finds_what_is_there(
+    lake: str, rows: DevRows, tmp_path: Path, *, compacted: bool
+) -> None:
     """DuckDB and deltalake prune files by their bounds; neither a column without nor one of views may lose rows."""
     folder = str(shutil.copytree(lake, tmp_path / "lake"))
     if compacted:
@@ -170,7 +124,7 @@ def test_a_filter_on_any_column_finds_what_is_there(lake: str, tmp_path: Path, *
             if not compacted and not pa.types.is_binary(kind):
                 stored = LakeLocation.of(folder).open(name).to_pyarrow_dataset()
                 assert stored.to_table(filter=pads.field(column) == value).num_rows == expected, f"{name}.{column}"
-    removed = sum(row.change < 0 for update in DevRows(SETTINGS).updates for row in update)
+    removed = sum(row.change < 0 for update in rows.updates for row in update)
     assert counted(snapshot, "events", "change < 0") == removed > 0
 
 
@@ -223,7 +177,7 @@ def test_a_kill_between_any_two_tables_leaves_no_trace(
 def written(rows: DevRows, name: str) -> int:
     """How many rows an uninterrupted write leaves in a table, removed blocks' included."""
     added = [row for update in rows.updates for row in update if row.change > 0]
-    return sum(count(rows.known[row.hash], name) for row in added)
+    return sum(count(rows.mined[row.hash], name) for row in added)
 
 
 def count(block: DevBlock, name: str) -> int:
@@ -255,22 +209,11 @@ def test_senders_can_be_left_out(rows: DevRows, tmp_path: Path) -> None:
 
 
 def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: Path) -> None:
-    broken = rows.updates[0][0]._replace(content=payload_content(payload_with_broken_header(rows)))
+    payload = rows.payloads[rows.chain[0].hash]
+    broken = {path: b"\xff" if path.endswith("/h") else value for path, value in payload.updates.items()}
+    row = rows.updates[0][0]._replace(content=payload_content(replace(payload, updates=broken)))
     with pytest.raises(ApplicationError):
-        commit_batch(LakeLocation.of(str(tmp_path)), [[broken]])
-
-
-def payload_with_broken_header(rows: DevRows) -> Payload:
-    block = rows.chain[0]
-    payload = payload_from_rpc(block.block, block.receipts, chain_id=1337)
-    header = next(path for path in payload.updates if path.endswith("/h"))
-    return type(payload)(
-        number=payload.number,
-        hash=payload.hash,
-        parent=payload.parent,
-        weight=payload.weight,
-        updates={**payload.updates, header: b"\xff"},
-    )
+        commit_batch(LakeLocation.of(str(tmp_path)), [[row]])
 
 
 def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None:
@@ -322,7 +265,7 @@ def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> 
     case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
     total = {"totalDifficulty": "0x" + case["values"][f"c/1/b/{case['hash']}/d"]}
     payload = payload_from_rpc({**case["block"], **total}, case["receipts"], chain_id=1)
-    commit_batch(LakeLocation.of(str(tmp_path)), [[row(payload, 1, 1, 1, 1)]])
+    commit_batch(LakeLocation.of(str(tmp_path)), [[payload_row(payload, MAINNET)]])
     found = current(str(tmp_path), "transactions", "transaction_index")
     assert [(t["hash"], t["from_address"]) for t in found] == [
         (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]
@@ -359,3 +302,31 @@ def test_a_lake_of_an_earlier_release_gains_the_new_columns(
     batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
     assert sum(batch.column("block_date").null_count for batch in batches) == days.null_count
     assert sum(batch.num_rows for batch in batches) == len(days)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_lists_of_structures_come_out_of_a_lake_as_they_went_in(tmp_path: Path, *, compacted: bool) -> None:
+    payload = block_of(
+        call(1, gasPrice="0x9", accessList=TOUCHED),
+        call(4, authorizationList=[wish(OTHER, 1, 0)], accessList=TOUCHED),
+        call(2),
+    )
+    folder = str(tmp_path / "lake")
+    commit_batch(LakeLocation.of(folder), [[payload_row(payload, MAINNET)]])
+    if compacted:
+        assert compact(LakeLocation.of(folder), min_files=1)
+    wanted = frames([payload])["transactions"]
+    found = read(folder, "current_transactions").sort_by("transaction_index")
+    for column in wanted.column_names:
+        assert found.column(column).to_pylist() == wanted.column(column).to_pylist(), column
+    sql = """
+        SELECT transaction_index AS at, authorization_list[1].authority AS authority, len(access_list) AS touched,
+            access_list[1].storage_keys AS keys
+        FROM current_transactions ORDER BY 1
+    """
+    keys = TOUCHED[0]["storageKeys"]
+    assert run_sql(Snapshot.at(folder), sql).to_pylist() == [
+        {"at": 0, "authority": None, "touched": 1, "keys": keys},
+        {"at": 1, "authority": address(OTHER), "touched": 1, "keys": keys},
+        {"at": 2, "authority": None, "touched": 0, "keys": None},
+    ]
