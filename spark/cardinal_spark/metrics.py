@@ -25,9 +25,13 @@ class LakeMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = new_registry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"cardinal_lake_{name}", text, labels, registry=registry)
+
         self._waits_for = "the query has not read anything yet"
-        self._head = Gauge("cardinal_lake_head", "Number of the newest block in the lake.", registry=registry)
-        self._seq = Gauge("cardinal_lake_seq", "The last row of the ledger.", registry=registry)
+        self._head = gauge("head", "Number of the newest block in the lake.")
+        self._seq = gauge("seq", "The last row of the ledger.")
         self._blocks = Counter("cardinal_lake_blocks", "Blocks that joined or left.", registry=registry)
         self._seconds = Histogram(
             "cardinal_lake_batch_seconds",
@@ -35,23 +39,13 @@ class LakeMetrics:
             buckets=(0.25, 0.5, 1, 2, 5, 10, 30, 60, 300),
             registry=registry,
         )
-        self._read = Gauge("cardinal_lake_read_head", "Number of the newest block that was read.", registry=registry)
-        self._lag = Gauge(
-            "cardinal_lake_lag_records", "Records on the topics that are not read yet.", registry=registry
-        )
-        self._connected = Gauge("cardinal_lake_connected", "Whether the stream's server answers.", registry=registry)
-        self._waiting = Gauge(
-            "cardinal_lake_awaited_blocks",
-            "Blocks that the chain has waited for for more than a minute, five at most.",
-            registry=registry,
-        )
-        self._withheld = Gauge("cardinal_lake_withheld_blocks", "Blocks that are not final yet.", registry=registry)
-        self._reports = Gauge(
-            "cardinal_lake_reports",
-            "Reports of the stream since the query started.",
-            ["kind"],
-            registry=registry,
-        )
+        self._read = gauge("read_head", "Number of the newest block that was read.")
+        self._lag = gauge("lag_records", "Records on the topics that are not read yet.")
+        self._connected = gauge("connected", "Whether the stream's server answers.")
+        awaited = "Blocks that the chain has waited for for more than a minute, five at most."
+        self._waiting = gauge("awaited_blocks", awaited)
+        self._withheld = gauge("withheld_blocks", "Blocks that are not final yet.")
+        self._reports = gauge("reports", "Reports of the stream since the query started.", "kind")
 
     def waits_for(self) -> str:
         """A sentence about what the query waits for; empty while blocks come."""

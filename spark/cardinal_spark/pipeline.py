@@ -132,13 +132,10 @@ def _of_source(job: PipelineJob) -> dict[str, str]:
 def source_options(job: PipelineJob) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
-    if _has_rows(job):  # a checkpoint has precedence
+    if last_committed(job.location.root, depth=1, storage=job.location.storage) is not None:
+        # a checkpoint has precedence
         options |= {"restartFrom": "sink", "sinkPath": job.location.root, **job.location.options}
     return options
-
-
-def _has_rows(job: PipelineJob) -> bool:
-    return last_committed(job.location.root, depth=1, storage=job.location.storage) is not None
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Other readers of the file transport's segments: Java's Avro, and Spark's, which uses it."""
+"""Another reader of the file transport's segments: Java's Avro, which Spark's uses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.embedded.directories import cache_folder
-from cardinal.embedded.jars import Jar, ensure_jars
-from cardinal.errors import JarError
 from file_logs import DEADLINE, block, everything, sink_of
 
 if TYPE_CHECKING:
@@ -17,14 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-SPARK_AVRO = Jar(
-    "org.apache.spark",
-    "spark-avro_2.13",
-    "4.1.1",
-    "6a19d90bc3b6e88d8db0fa36a19273aa10fea2dbd7a62bb60e4cedd73051b32d",
-    92354,
-)
 
 
 @pytest.fixture
@@ -51,22 +40,3 @@ def test_javas_avro_reads_the_segments(spark: SparkSession, folder: Path) -> Non
     assert found == [
         (one.topic, one.partition, one.offset, one.timestamp_ms, one.key) for one in everything(folder, heartbeats=True)
     ]
-
-
-@pytest.fixture
-def spark_avro() -> Path:
-    """Spark's package for Avro, which no PySpark brings along: the newest that the repositories have."""
-    try:
-        return ensure_jars(cache_folder(), [SPARK_AVRO])[0]
-    except JarError as error:
-        if not isinstance(error.__cause__, OSError):
-            raise  # a jar came, and it is another one
-        pytest.skip(str(error))
-
-
-def test_sparks_avro_reader_reads_the_segments(spark: SparkSession, folder: Path, spark_avro: Path) -> None:
-    spark.sql(f"ADD JAR '{spark_avro}'")
-    frame = spark.read.format("avro").load(f"{folder}/*.avro")
-    rows = sorted((row.topic, row.partition, row.offset, bytes(row.key), bytes(row.value)) for row in frame.collect())
-    assert rows == sorted((*one[:3], one.key, one.value) for one in everything(folder, heartbeats=True))
-    assert dict(frame.dtypes)["timestamp"] == "timestamp"

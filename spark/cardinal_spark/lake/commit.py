@@ -70,10 +70,6 @@ _TIDY_EVERY: Final = 64
 """Commits of ``canonical`` after which the driver joins the newest partition's small files."""
 
 
-def _nothing(table: str) -> None:
-    del table
-
-
 @dataclass(frozen=True, slots=True)
 class LakeCommitter:
     """Commits batches into the lake at ``location``.
@@ -88,7 +84,7 @@ class LakeCommitter:
 
     location: LakeLocation
     settings: LakeSettings = field(default_factory=LakeSettings)
-    on_commit: Callable[[str], None] = _nothing
+    on_commit: Callable[[str], None] = lambda _: None
     opened: OpenTables = field(default_factory=OpenTables)
 
     def commit(self, results: Iterable[TaskResult]) -> LakeState | None:

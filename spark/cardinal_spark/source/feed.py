@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from cardinal.consuming.loop import OnEvent
     from cardinal.protocols.streams.events import ChainUpdate, Event
-    from cardinal.protocols.streams.types import BlockRef
 
 ROWS_MAX: Final = 20_000
 """Rows in the queue, and so in a batch; the bytes are those on the topics."""
@@ -85,7 +84,7 @@ class UpdateFeed:
     def __init__(self, open_consumer: Callable[[OnEvent], Consumer], finality: str = LATEST) -> None:
         self.reports = Reports()
         self.withheld = Withheld(finality)
-        self._consumer = open_consumer(self.reports)
+        self.consumer = open_consumer(self.reports)
         self._changed = threading.Condition()
         self._updates: deque[ChainUpdate] = deque()
         self._rows = self._bytes = 0
@@ -124,29 +123,19 @@ class UpdateFeed:
     @property
     def is_behind(self) -> bool:
         """True while records that were on the topics at opening are unread."""
-        return not self.ended and not self._consumer.caught_up
-
-    @property
-    def head(self) -> BlockRef | None:
-        """The newest block that was read."""
-        return self._consumer.head
-
-    @property
-    def lag(self) -> int:
-        """Records that are not read yet."""
-        return self._consumer.lag
+        return not self.ended and not self.consumer.caught_up
 
     @property
     def connected(self) -> bool:
         """True while the server answers."""
-        return self._consumer.connected
+        return self.consumer.connected
 
     def awaited(self) -> list[str]:
         """Texts about the blocks that the chain waits for, lowest first."""
         return [
             f"block {'?' if one.number is None else one.number} (0x{one.block.hex()}) "
             + (one.lacks if one.state == "open" else "is not on the topics")
-            for one in self._consumer.awaited
+            for one in self.consumer.awaited
         ]
 
     def close(self) -> None:
@@ -154,12 +143,12 @@ class UpdateFeed:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        self._consumer.close()
+        self.consumer.close()
         self._thread.join()
 
     def _read(self) -> None:
         try:
-            for update in self.withheld.passed(self._consumer):
+            for update in self.withheld.passed(self.consumer):
                 with self._changed:
                     self._changed.wait_for(lambda: self._has_room or self._ended)
                     if self._ended:

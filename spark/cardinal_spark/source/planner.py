@@ -152,10 +152,10 @@ class Planner:
         feed = self._feed
         if feed is None:
             return None
-        number = -1 if feed.head is None else feed.head.number
+        head = feed.consumer.head
         return {
-            "number": number,
-            "lag_records": feed.lag,
+            "number": -1 if head is None else head.number,
+            "lag_records": feed.consumer.lag,
             "connected": feed.connected,
             "waits_for": self._waits_for(feed),
             "withheld": feed.withheld.blocks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,13 +41,8 @@ def error_of(*arguments: str) -> CardinalError:
 
 
 def test_sql_runs_over_the_current_views(path: str) -> None:
-    found = lake_command(
-        "query",
-        path,
-        "SELECT _block_number n, count(*) rows FROM current_payload GROUP BY 1 ORDER BY 1",
-        "--format",
-        "json",
-    )
+    sql = "SELECT _block_number n, count(*) rows FROM current_payload GROUP BY 1 ORDER BY 1"
+    found = lake_command("query", path, sql, "--format", "json")
     assert [json.loads(line) for line in found.stdout.splitlines()] == [{"n": n, "rows": 5} for n in (1, 2, 3, 4)]
     found = lake_command("query", path, "SELECT number, hash FROM canonical WHERE number = 3", "--format", "csv")
     assert found.stdout == f"number,hash\n3,0x{block_hash('3b').hex()}\n"
@@ -57,18 +51,8 @@ def test_sql_runs_over_the_current_views(path: str) -> None:
 
 
 def test_a_table_prints_without_sql(path: str) -> None:
-    found = lake_command(
-        "query",
-        path,
-        "--table",
-        "current_payload",
-        "--from-block",
-        "2",
-        "--to-block",
-        "3",
-        "--columns",
-        "_block_number,path",
-    )
+    ends = ("--from-block", "2", "--to-block", "3")
+    found = lake_command("query", path, "--table", "current_payload", *ends, "--columns", "_block_number,path")
     lines = found.stdout.splitlines()
     assert lines[0].split() == ["_block_number", "path"]
     assert {line.split()[0] for line in lines[1:]} == {"2", "3"}
@@ -173,7 +157,3 @@ def test_a_worker_that_died_is_named() -> None:
     assert str(failure("cardinal.errors.LakeError: the lake ends", end)) == "the lake ends", "the planner's own error"
     missing = "org.apache.spark.SparkException: Python worker failed to connect back."
     assert str(failure(missing, f"Caused by: {missing}{frames}")) == missing.partition(": ")[2], "it never lived"
-
-
-def test_the_seqs_that_scripts_use_are_dense() -> None:
-    assert [row.seq for row in chain(*UPDATES)] == list(range(1, 9))

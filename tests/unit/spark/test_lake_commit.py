@@ -255,6 +255,19 @@ def test_a_driver_whose_tables_are_older_than_the_log_opens_them_again(place: La
     assert image(place.root) == image_of(list(chain(*updates)))
 
 
+def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: LakeLocation) -> None:
+    """It is refused, and opens its tables again when the query is started again."""
+    first, second = script("1a 2a | -2a 2b 3b")
+    committer = LakeCommitter(place)
+    commit_by(committer, first)
+    with pytest.raises(Killed):
+        commit_batch(place, [second], on_commit=die_after("payload"))
+    with pytest.raises(LakeError, match="another query committed to payload"):
+        commit_by(committer, second)
+    commit_by(committer, second)
+    assert image(place.root) == image_of(first + second)
+
+
 def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: LakeLocation) -> None:
     [rows], [others] = script("1a 2a 3a"), script("1c 2c", lineage="lineage-2")
     committer = LakeCommitter(place)

@@ -73,17 +73,6 @@ def test_partitions_that_a_reorg_may_touch_are_left_alone(
     assert [found.table for found in compact(place, min_files=1000)] == compacted
 
 
-def test_a_writer_goes_on_after_a_compaction_and_a_clean_up(place: LakeLocation) -> None:
-    writer = grow(place, 12)
-    compact(place, min_files=4)
-    clean(place, retention_hours=0)
-    again = writer.update("-20001a -20000a -19999a 19999b")
-    state = commit_batch(place, [again])
-    assert state is not None
-    assert (state.seq, state.number) == (16, 19_999)
-    assert len(image(place.root).chain) == 10
-
-
 def test_a_compaction_between_write_and_commit_does_not_disturb(place: LakeLocation) -> None:
     writer = grow(place, 12)
     rows = writer.update("-20001a -20000a -19999a 19999b 20000b")
