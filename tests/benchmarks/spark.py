@@ -24,7 +24,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyspark
 from confluent_kafka import Consumer as Client
 from confluent_kafka import TopicPartition
 
@@ -46,14 +45,6 @@ if TYPE_CHECKING:
 
 POOL: Final = random.Random(1).randbytes(1 << 16)
 MESSAGES: Final = 200
-JARS: Final = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:{spark}",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-)
-"""Of Spark's own Kafka source."""
-
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 CHAIN_IDS: Final = itertools.count(9_100_001)
 _STARTING: Final = 15
@@ -169,32 +160,6 @@ def drained(rows: DataFrame) -> tuple[Cost, int]:
     return cost, batches
 
 
-def jvm_stream(spark: SparkSession, url: str, topic: str) -> tuple[Cost, int]:
-    """The messages of one topic by Spark's own source, which knows nothing of blocks."""
-    options = {
-        "kafka.bootstrap.servers": url.removeprefix("kafka://"),
-        "subscribe": topic,
-        "startingOffsets": "earliest",
-    }
-    return drained(spark.readStream.format("kafka").options(**options).load())
-
-
-def kafka_jars() -> str:
-    """The jars of Spark's own Kafka source, with commas between; empty where they cannot be had."""
-    from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415 - needed here alone
-
-    context = MavenContext(PythonResolver())
-    wanted = [coordinates.format(spark=pyspark.__version__).split(":") for coordinates in JARS]
-    try:
-        found = [
-            context.project(group, name).at_version(version).artifact().resolve() for group, name, version in wanted
-        ]
-    except (OSError, RuntimeError) as error:
-        say(f"without Spark's own source: {error}")
-        return ""
-    return ",".join(map(str, found))
-
-
 def alone(url: str, chain_id: int, table: str) -> tuple[Cost, Cost]:
     """Planning and tasks without Spark, in this process."""
     options = {"url": url, "chainId": str(chain_id), "table": table}
@@ -242,8 +207,6 @@ def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> No
             "stream, events": stream(spark, url, chain_id, "events"),
             "stream, raw": stream(spark, url, chain_id, "raw"),
         }
-        if spark.conf.get("spark.jars", ""):
-            costs["Spark's own source, no blocks"] = jvm_stream(spark, url, f"cardinal-{chain_id}-logs")
         floor = next(iter(costs.values()))[0].cpu
         for name, (cost, batches) in costs.items():
             rates = f"{messages / cost.wall:,.0f}", f"{messages / cost.cpu:,.0f}"
@@ -327,7 +290,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which tables; default: all")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "data") as broker:
-        spark = local_session("benchmark", settings={"spark.jars": kafka_jars()})
+        spark = local_session("benchmark")
         for name, part in PARTS.items():
             if not given.parts or name in given.parts:
                 part(spark, broker, quick=given.quick)

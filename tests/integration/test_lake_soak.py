@@ -58,15 +58,10 @@ class Times:
     def __exit__(self, *_: object) -> None:
         self._times.append((self._clock() - self._begun) * 1000)
 
-    @property
-    def first(self) -> float:
-        """The median of the first ones, after a warm-up."""
-        return statistics.median(self._times[WARM_UP : WARM_UP + WINDOW])
-
-    @property
-    def last(self) -> float:
-        """The median of the last ones."""
-        return statistics.median(self._times[-WINDOW:])
+    def __str__(self) -> str:
+        """The medians of the first ones, after a warm-up, and of the last ones."""
+        first, last = (statistics.median(some) for some in (self._times[WARM_UP:][:WINDOW], self._times[-WINDOW:]))
+        return f"{first:.0f} and {last:.0f} ms ({last / first:.2f})"
 
 
 @pytest.mark.soak
@@ -80,18 +75,13 @@ def test_a_lake_of_many_small_batches_stays_small(tmp_path: Path, capsys: pytest
         with wall, processor:
             committer.commit([write_task([batch], place, committer.settings)])
         if (number + 1) % WINDOW == 0:
+            files = f"{named_files(place)} files in tables, {data_files(lake)} on disk"
             with capsys.disabled():
                 print(  # noqa: T201 - figures are what it is for
-                    f"{number + 1:>6} commits: p50 {wall.last:.0f} ms, {processor.last:.0f} ms of processors; log "
-                    f"{log_bytes(lake) / 1e6:.1f} MB, {named_files(place)} files in tables, {data_files(lake)} on disk",
+                    f"{number + 1:>6} commits: p50 of the first {WINDOW} and the last {wall}, "
+                    f"of processors {processor}; log {log_bytes(lake) / 1e6:.1f} MB, {files}",
                     flush=True,
                 )
-    with capsys.disabled():
-        print(  # noqa: T201 - the same
-            f"p50 of the first {WINDOW} and the last: {wall.first:.0f} and {wall.last:.0f} ms "
-            f"({wall.last / wall.first:.2f}), {processor.first:.0f} and {processor.last:.0f} ms of processors "
-            f"({processor.last / processor.first:.2f})"
-        )
     assert log_bytes(lake) <= LOG_BYTES
     assert named_files(place) <= FILES
     assert clean(place, retention_hours=0) > 0

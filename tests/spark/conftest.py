@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,15 +13,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@contextmanager
+def light_java() -> Iterator[None]:
+    """A run of minutes does not earn back what Java's second compiler and parallel collector cost."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A local session with Cardinal's formats, as `cardinal lake run` has it."""
     from cardinal_spark.session import local_session  # noqa: PLC0415 - collecting tests needs no PySpark
 
-    # A run of minutes does not earn back what Java's second compiler and parallel collector cost.
-    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-    session = local_session("tests")
-    del os.environ["JDK_JAVA_OPTIONS"]
+    with light_java():
+        session = local_session("tests")
     yield session
     gateway = session.sparkContext._gateway
     session.stop()
@@ -29,3 +35,10 @@ def spark() -> Iterator[SparkSession]:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light_processes() -> Iterator[None]:
+    """The Java of every process that a test starts."""
+    with light_java():
+        yield
