@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from cardinal_spark.lake import AsOf, last_committed
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.opened import OpenTables
+from cardinal_spark.lake.seqs import SeqRuns
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.testing import Script, commit_batch, image, image_of
 from examples import examples
@@ -212,3 +214,10 @@ def _micros(moment: datetime) -> int:
 def test_a_state_that_cannot_be_meant_is_refused(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         AsOf.of(given)
+
+
+@given(st.sets(st.integers(0, 60)), st.lists(st.integers(-5, 70)))
+def test_runs_of_seqs_hold_what_they_were_made_of(seqs: set[int], asked: list[int]) -> None:
+    runs = SeqRuns.of(np.array(sorted(seqs, key=lambda seq: -seq), np.int64))
+    assert runs.holds(np.array(asked, np.int64)).tolist() == [seq in seqs for seq in asked]
+    assert len(runs.firsts) == len({seq for seq in seqs if seq - 1 not in seqs})
