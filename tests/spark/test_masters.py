@@ -1,4 +1,7 @@
-"""Blocks into a lake under Spark Connect and on a cluster of processes, each in a Spark of its own."""
+"""Blocks into a lake under Spark Connect and under spark-submit, each in a Spark of its own.
+
+A cluster of processes that `cardinal lake run --master` uses is one of the kill matrix.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 
 JOB = """
-import os, sys
-url, chain, folder, kind = sys.argv[1:]
-if kind == "connect":
-    from cardinal_spark.session import prepare_environment
-    from pyspark.sql import SparkSession
-    prepare_environment()
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
-else:
-    from cardinal_spark.session import local_session
-    spark = local_session("cluster", master="local-cluster[2,1,1024]")
+import sys
+url, chain, folder = sys.argv[1:]
+from cardinal_spark.session import prepare_environment
+from pyspark.sql import SparkSession
+prepare_environment()
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
 rows = spark.readStream.format("cardinal").options(url=url, chainId=chain, table="raw", maxBlocksPerTrigger="7").load()
 writer = rows.writeStream.format("cardinal_lake").option("checkpointLocation", folder + "/checkpoint")
 query = writer.trigger(availableNow=True).start(folder + "/lake")
@@ -41,49 +40,23 @@ spark.stop()
 """
 
 
-def submitted(chain: PublishedChain, folder: Path) -> subprocess.CompletedProcess[str]:
-    """`cardinal lake run` under spark-submit, on two worker processes."""
-    environment = {
-        "JAVA_HOME": str(java_home_for_spark()),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local-cluster[2,1,1024]", job.__file__]
-    arguments = [
-        "--from",
-        chain.url,
-        "--chain-id",
-        str(chain.chain_id),
-        "--to",
-        str(folder / "lake"),
-        "--exit-at-end",
-    ]
-    return subprocess.run(
-        [*command, *arguments],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, **environment},
+@pytest.fixture
+def chain(cardinal_broker: EmbeddedKafka) -> PublishedChain:
+    published = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=25)
+    published.publish()
+    published.close()
+    return published
+
+
+def output_of(*command: str) -> str:
+    """What a program prints that ends well."""
+    environment = {"JAVA_HOME": str(java_home_for_spark()), "PYSPARK_PYTHON": sys.executable}
+    local = {"SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=240, env={**os.environ, **environment, **local}
     )
-
-
-def test_a_lake_is_written_under_spark_submit(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
-    chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=25)
-    try:
-        chain.publish()
-        done = submitted(chain, tmp_path)
-    finally:
-        chain.close()
     assert done.returncode == 0, done.stderr[-4000:]
-    assert f"head {chain.chain[-1].number} 0x" in done.stdout
-    need_chain(tmp_path, chain)
-
-
-def test_a_spark_that_does_not_start_is_one_sentence() -> None:
-    no_master = "from cardinal_spark.session import local_session; local_session(master='nobody')"
-    done = subprocess.run([sys.executable, "-c", no_master], check=False, capture_output=True, text=True, timeout=240)
-    assert "LakeError: Spark did not start: " in done.stderr.splitlines()[-1]
+    return done.stdout
 
 
 def need_chain(folder: Path, chain: PublishedChain) -> None:
@@ -91,17 +64,21 @@ def need_chain(folder: Path, chain: PublishedChain) -> None:
     assert sorted((row["number"], row["hash"]) for row in rows) == [(block.number, block.hash) for block in chain.chain]
 
 
-@pytest.mark.parametrize("kind", ["connect", "cluster"])
-def test_a_lake_is_written_under_any_master(kind: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
-    if kind == "connect":
-        pytest.importorskip("grpc")
-    chain = PublishedChain(f"kafka://{cardinal_broker.bootstrap}", blocks=25)
-    try:
-        chain.publish()
-        arguments = [sys.executable, "-c", JOB, chain.url, str(chain.chain_id), str(tmp_path), kind]
-        done = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=240)
-    finally:
-        chain.close()
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert f"blocks {len(chain.chain)}" in done.stdout
+def test_a_lake_is_written_under_spark_submit(chain: PublishedChain, tmp_path: Path) -> None:
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local-cluster[2,1,1024]", job.__file__]
+    ends = ["--from", chain.url, "--chain-id", str(chain.chain_id), "--to", str(tmp_path / "lake")]
+    assert f"head {chain.chain[-1].number} 0x" in output_of(*submit, *ends, "--exit-at-end")
     need_chain(tmp_path, chain)
+
+
+def test_a_lake_is_written_under_connect(chain: PublishedChain, tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
+    printed = output_of(sys.executable, "-c", JOB, chain.url, str(chain.chain_id), str(tmp_path))
+    assert f"blocks {len(chain.chain)}" in printed
+    need_chain(tmp_path, chain)
+
+
+def test_a_spark_that_does_not_start_is_one_sentence() -> None:
+    no_master = "from cardinal_spark.session import local_session; local_session(master='nobody')"
+    done = subprocess.run([sys.executable, "-c", no_master], check=False, capture_output=True, text=True, timeout=240)
+    assert "LakeError: Spark did not start: " in done.stderr.splitlines()[-1]

@@ -106,26 +106,23 @@ def test_every_table_of_a_stream_tells_the_same_chain(
     spark: SparkSession, published: PublishedChain, tmp_path: Path
 ) -> None:
     published.publish()
-    limited = {"maxBlocksPerTrigger": "10"}
-    events = sorted(collected(spark, published, "events", tmp_path, **limited), key=lambda row: row["_seq"])
-    chain: list[tuple[int, bytes]] = []
-    for seq, row in enumerate(events, 1):
-        assert row["_seq"] == seq
-        if row["_change"] == 1:
-            chain.append((row["_block_number"], bytes(row["_block_hash"])))
-        else:
-            assert chain.pop() == (row["_block_number"], bytes(row["_block_hash"]))
-    assert chain == [(block.number, block.hash) for block in published.chain]
-    keys = [(row["_seq"], row["_change"], row["_update_id"], bytes(row["_block_hash"])) for row in events]
+    events = collected(spark, published, "events", tmp_path, maxBlocksPerTrigger="10")
+    keys = sorted(map(key_of, events))
+    assert [seq for seq, *_ in keys] == list(range(1, len(keys) + 1))
+    assert replayed(keys) == [block.hash for block in published.chain]
     for table in ("blocks", "payload"):
         rows = collected(spark, published, table, tmp_path)
-        found = {(row["_seq"], row["_change"], row["_update_id"], bytes(row["_block_hash"])) for row in rows}
+        found = set(map(key_of, rows))
         # another cut may show other transient forks; the chain is the same
         assert replayed(found) == replayed(keys), table
         assert all(row["_block_time"] is not None and row["_published_at"] is not None for row in rows)
         for row in rows if table == "blocks" else ():
             assert row["hash"] == f"0x{bytes(row['_block_hash']).hex()}"
             assert (row["number"], row["timestamp"]) == (row["_block_number"], row["_block_time"])
+
+
+def key_of(row: Any) -> tuple[int, int, int, bytes]:  # noqa: ANN401 - a row of Spark's
+    return row["_seq"], row["_change"], row["_update_id"], bytes(row["_block_hash"])
 
 
 def replayed(keys: Any) -> list[bytes]:  # noqa: ANN401 - tuples of a row's keys

@@ -15,8 +15,18 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SUPPORTED: Final = ("4.2.0", "4.3.0")
-TESTS: Final = ("test_source_stream.py", "test_lake_stream.py", "test_masters.py")
-"""From the stream into a lake and out of it, as a stream and in batches; Spark Connect, a cluster and spark-submit."""
+TESTS: Final = (
+    "test_source_stream.py::test_a_lake_follows_the_chain_over_cuts_and_a_lost_checkpoint",
+    "test_source_stream.py::test_a_batch_read_is_the_chain_as_it_stands",
+    "test_source_stream.py::test_a_lake_says_in_numbers_where_it_stands",
+    "test_source_stream.py::test_what_cannot_work_is_one_clear_sentence",
+    "test_lake_stream.py::test_a_stream_becomes_a_lake_and_a_replayed_batch_changes_nothing",
+    "test_lake_stream.py::test_what_stops_a_query_is_one_sentence",
+    "test_lake_ledger.py::test_a_second_job_follows_the_ledger",
+    "test_masters.py::test_a_lake_is_written_under_connect",
+)
+"""One for every interface of Spark's that differs between releases: source and sink, in batches and as streams, offsets
+and limits, progress, the texts of errors, and Spark Connect."""
 
 UNREACHABLE: Final = ("No matching distribution found", "No module named pip")
 
