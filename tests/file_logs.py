@@ -37,6 +37,39 @@ def source_of(folder: Path) -> FileSource:
     return source
 
 
+def fill(folder: Path, first: int, last: int, options: str = "fsync=never") -> FileSink:
+    """A sink that has written these blocks."""
+    sink = sink_of(folder, options)
+    for number in range(first, last):
+        sink.send(*block(number)).result(DEADLINE)
+    return sink
+
+
+def at_start(folder: Path) -> FileSource:
+    source = source_of(folder)
+    source.assign({tp: low for tp, (low, _) in source.watermarks().items()})
+    return source
+
+
+def at_end(folder: Path) -> FileSource:
+    source = source_of(folder)
+    source.assign({tp: high for tp, (_, high) in source.watermarks().items()})
+    assert source.poll(10, 0.0) == []
+    return source
+
+
+def read_on(source: FileSource, into: list[Record] | None = None, timeout: float = 0.0) -> None:
+    """Poll until nothing comes within the timeout."""
+    while polled := source.poll(50, timeout):
+        if into is not None:
+            into += polled
+
+
+def numbers_in(records: list[Record]) -> list[int]:
+    """The blocks of these records."""
+    return [int.from_bytes(record.key[1:33]) for record in records]
+
+
 def block(number: int, messages: int = 4, size: int = 20) -> tuple[list[Routed], Routed]:
     block_hash = number.to_bytes(32, "big")
     content = [

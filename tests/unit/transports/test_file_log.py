@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,54 +21,28 @@ from cardinal.transports.file.container import read_header
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log, Position
 from cardinal.transports.file.source import _POLL_BYTES
-from file_logs import APP, DEADLINE, block, everything, sink_of, source_of, write
+from file_logs import APP, DEADLINE, at_start, block, everything, fill, read_on, sink_of, source_of, write
 from serving import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
-    from pathlib import Path
 
 
 FAST = "fsync=never&cardinal.partitions=3"
 
 
-@pytest.fixture(scope="module")
-def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
-    """A long segment, and one more."""
-    folder = tmp_path_factory.mktemp("long")
-    rng = random.Random(3)
-    sink = sink_of(folder, FAST + "&segment.bytes=4500000")
-    for number in range(130):
-        content, seal = block(number, messages=6)
-        noise = [message._replace(value=rng.randbytes(8_000)) for message in content]
-        sink.send(noise, seal).result(DEADLINE)
-    sink.close()
-    return folder, everything(folder, heartbeats=True)
-
-
-def test_segments_begin_where_the_ones_before_end(long_log: tuple[Path, list[Record]]) -> None:
-    folder, records = long_log
-    assert [path.name for path in sorted(folder.glob("*.avro"))] == ["000000000001.avro", "000000000002.avro"]
-    with (folder / "000000000002.avro").open("rb") as file:
-        header = read_header(file)
-    assert sum(header.offsets.values()) < len(records)
-    before = records[: sum(header.offsets.values())]
-    assert header.offsets == {where: sum(r[:2] == where for r in before) for where in header.offsets}
-    assert header.latest == max(record.timestamp_ms for record in before)
-
-
-def test_seeking_finds_what_reading_finds(long_log: tuple[Path, list[Record]]) -> None:
-    folder, records = long_log
-    rng = random.Random(1)
-    source = source_of(folder)
-    ends = {where: high for where, (_, high) in source.watermarks().items()}
-    for _ in range(60):
-        wanted = {where: rng.randrange(end + 1) for where, end in ends.items() if rng.random() < 0.6}
-        source.assign(wanted)
-        expected = [r for r in records if r.offset >= wanted.get((r.topic, r.partition), r.offset + 1)]
-        assert source.poll(10_000, 0.0) == expected
-    source.close()
+def test_segments_begin_where_the_ones_before_end(tmp_path: Path) -> None:
+    fill(tmp_path, 0, 60, FAST + "&segment.bytes=3000").close()
+    records = everything(tmp_path, heartbeats=True)
+    segments = sorted(tmp_path.glob("*.avro"))
+    assert [path.name for path in segments[:2]] == ["000000000001.avro", "000000000002.avro"]
+    for segment in segments[1:]:
+        with segment.open("rb") as file:
+            header = read_header(file)
+        before = records[: sum(header.offsets.values())]
+        assert header.offsets == {tp: sum(record[:2] == tp for record in before) for tp in header.offsets}
+        assert header.latest == max(record.timestamp_ms for record in before)
 
 
 def test_many_readers_see_the_same_while_one_writes(tmp_path: Path) -> None:
@@ -77,8 +52,7 @@ def test_many_readers_see_the_same_while_one_writes(tmp_path: Path) -> None:
     seen: list[list[Record]] = [[] for _ in range(4)]
 
     def read(into: list[Record]) -> None:
-        source = source_of(tmp_path)
-        source.assign({where: low for where, (low, _) in source.watermarks().items()})
+        source = at_start(tmp_path)
         deadline = time.monotonic() + DEADLINE
         while len(into) < total and time.monotonic() < deadline:
             into += source.poll(17, 0.2)
@@ -98,18 +72,7 @@ def test_many_readers_see_the_same_while_one_writes(tmp_path: Path) -> None:
     assert all(records == whole for records in seen)
 
 
-def test_waiting_for_records_costs_no_processor_time(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path)
-    source = source_of(tmp_path)
-    source.assign({where: high for where, (_, high) in source.watermarks().items()})
-    began = time.thread_time()
-    assert source.poll(10, 1.0) == []
-    assert time.thread_time() - began < 0.2
-    source.close()
-    sink.close()
-
-
-def test_retention_removes_the_oldest_segments_and_a_reader_there_is_told(tmp_path: Path) -> None:
+def test_retention_removes_the_oldest_segments_and_a_reader_there_raises(tmp_path: Path) -> None:
     sink = sink_of(tmp_path, FAST + "&segment.bytes=2000&retention.bytes=10000")
     slow = source_of(tmp_path)
     slow.assign(dict.fromkeys(slow.partitions(), 0))
@@ -117,21 +80,13 @@ def test_retention_removes_the_oldest_segments_and_a_reader_there_is_told(tmp_pa
         sink.send(*block(number)).result(DEADLINE)
     sink.close()
     assert sum(path.stat().st_size for path in tmp_path.glob("*.avro")) < 14_000
-    reader = source_of(tmp_path)
-    lows = {where: low for where, (low, _) in reader.watermarks().items()}
+    lows = at_start(tmp_path).positions()
     assert min(lows.values()) > 1
-    # What was opened before it was removed can still be read; then the gap is named, not stepped over.
+    # What was opened before it was removed can still be read; then the gap is named, not skipped.
     with pytest.raises(CursorExpiredError, match="retention") as caught:
-        everything_left(slow)
-    assert {where: low for where, (_, low) in caught.value.missing.items()} == lows
-    everything(tmp_path)
-    reader.close()
+        read_on(slow)
+    assert {tp: low for tp, (_, low) in caught.value.missing.items()} == lows
     slow.close()
-
-
-def everything_left(source: FileSource) -> None:
-    while source.poll(100, 0.0):
-        pass
 
 
 def test_a_clock_that_jumps_back_a_day_hides_nothing_from_who_looks_for_a_time(tmp_path: Path) -> None:
@@ -165,23 +120,6 @@ def test_offsets_of_another_transport_are_kept_with_their_gaps(tmp_path: Path) -
         assert source.poll(10, 0.0) == expected
         assert source.positions() == {("block", 2): 107}
     source.close()
-
-
-def test_partitions_can_be_moved_ahead_of_their_last_record(tmp_path: Path) -> None:
-    records = [Record("block", 0, offset, b"k", b"v") for offset in range(3)]
-    write(tmp_path, [records])
-    writer = LogWriter(tmp_path, FileSettings())
-    writer.declare({("block", 0): 5, ("block", 1): 7})
-    writer.declare({("block", 0): 4})  # not back again
-    source = open_source(f"file://{tmp_path}", APP, topics=["block"])
-    assert source.watermarks() == {("block", 0): (0, 5), ("block", 1): (7, 7)}
-    source.assign({("block", 0): 0, ("block", 1): 7})
-    assert source.poll(10, 0.1) == records
-    assert source.positions() == {("block", 0): 5, ("block", 1): 7}
-    assert writer.append([[Record("block", 0, 5, b"later", b"")]]) == (1, None)
-    assert [record.offset for record in source.poll(10, 2.0)] == [5]
-    source.close()
-    writer.close()
 
 
 def test_a_topic_that_comes_later_is_noticed(tmp_path: Path) -> None:
@@ -232,9 +170,7 @@ def test_an_option_that_cannot_work_is_named(tmp_path: Path, options: str, names
 
 def test_partitions_that_are_there_stay_whatever_the_option_says(tmp_path: Path) -> None:
     sink_of(tmp_path, "cardinal.partitions=3").close()
-    sink = sink_of(tmp_path, "cardinal.partitions=8")
-    sink.send(*block(1)).result(DEADLINE)
-    sink.close()
+    fill(tmp_path, 1, 2, "cardinal.partitions=8").close()
     assert len({record.partition for record in everything(tmp_path, heartbeats=True)}) == 3
 
 
@@ -242,6 +178,8 @@ def test_partitions_that_are_there_stay_whatever_the_option_says(tmp_path: Path)
 
 
 CALLS = 60
+
+
 SIZE = 2_000
 
 
@@ -362,10 +300,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
 def test_a_segment_and_the_name_of_the_next_are_on_the_disk_before_that_has_a_record(
     asked: list[Asked], tmp_path: Path, policy: str
 ) -> None:
-    sink = sink_of(tmp_path, f"segment.bytes=2000&fsync={policy}")
-    for number in range(30):
-        sink.send(*block(number)).result(DEADLINE)
-    sink.close()
+    fill(tmp_path, 0, 30, f"segment.bytes=2000&fsync={policy}").close()
     segments = [path_of(tmp_path, number).stat() for number in numbers_of(tmp_path)]
     folder = tmp_path.stat().st_ino
     assert len(segments) > 3
@@ -391,69 +326,143 @@ def test_the_names_of_the_folders_are_on_the_disk_before_there_is_a_record(
     assert synced >= {(tmp_path / above).stat().st_ino for above in made}
 
 
-# --- when the disk is asked, and who else reads the files ------------------------------------------------------------
-
-
-class Disk:
-    """Asks the real disk, and keeps when, and how much had been written by then."""
-
-    def __init__(self, sync: Callable[[int], None]) -> None:
-        self._sync = sync
-        self.asked: list[tuple[float, int]] = []
-
-    def __call__(self, fd: int) -> None:
-        size = os.fstat(fd).st_size
-        self._sync(fd)
-        self.asked.append((time.monotonic(), size))
-
-    @property
-    def keeps(self) -> int:
-        """Bytes of the segment that are on the disk."""
-        return self.asked[-1][1] if self.asked else 0
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    disk = Disk(writer._sync_data)
-    monkeypatch.setattr(writer, "_sync_data", disk)
-    return disk
-
-
-def test_nothing_is_acknowledged_that_the_disk_does_not_keep(disk: Disk, tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_before_it_is_on_the_disk(asked: list[Asked], tmp_path: Path) -> None:
     sink = sink_of(tmp_path, "fsync=always")
-    sizes = []
     for number in range(5):
+        asked.clear()
         sink.send(*block(number)).result(DEADLINE)
-        sizes.append((disk.keeps, (tmp_path / "000000000001.avro").stat().st_size))
+        assert [one.what for one in asked] == ["write", "sync"]
+        assert asked[-1].size == path_of(tmp_path, 1).stat().st_size
     sink.close()
-    assert all(kept == written for kept, written in sizes)
-    assert [written for _, written in sizes] == sorted({written for _, written in sizes})
 
 
-def test_never_means_that_the_operating_system_is_trusted(disk: Disk, tmp_path: Path) -> None:
+def test_never_means_that_the_operating_system_is_trusted(asked: list[Asked], tmp_path: Path) -> None:
     sink = sink_of(tmp_path, "fsync=never")
-    opening = len(disk.asked)
+    asked.clear()
     for number in range(20):
         sink.send(*block(number)).result(DEADLINE)
-    assert len(disk.asked) == opening
-    assert len(everything(tmp_path)) == 100
+    assert {one.what for one in asked} == {"write"}
     sink.close()
 
 
-def test_an_avro_reader_of_other_makers_reads_the_segments(tmp_path: Path) -> None:
-    """Rust's, in Polars; Java's, on which Spark's stands, reads them in tests/spark."""
-    polars = pytest.importorskip("polars")
-    sink = sink_of(tmp_path, "segment.bytes=3000&fsync=never")
-    for number in range(30):
-        sink.send(*block(number)).result(DEADLINE)
-    sink.close()
-    segments = sorted(tmp_path.glob("*.avro"))
-    assert len(segments) > 2
-    rows = [row for segment in segments for row in polars.read_avro(segment).iter_rows(named=True)]
-    ours = everything(tmp_path, heartbeats=True)
-    assert [(row["topic"], row["partition"], row["offset"], row["key"], row["value"]) for row in rows] == [
-        (one.topic, one.partition, one.offset, one.key, one.value) for one in ours
-    ]
-    assert [tuple((each["name"], each["value"]) for each in row["headers"]) for row in rows] == [
-        one.headers for one in ours
-    ]
+# --- seeded schedules of a writer and a reader, compared with a model that is a list ---------------------------------
+
+
+PLACES = [("block", 0), ("block", 1), ("logs", 0), ("logs", 64)]
+
+
+class Schedule:
+    """Random appends, segments, gaps, removed segments and restarts; random assignments, pauses and polls."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng = random.Random(seed)
+        self.folder = folder
+        self.settings = FileSettings(segment_bytes=1_000 + self.rng.randrange(3_000))
+        self.writer = LogWriter(folder, self.settings)
+        self.writer.declare(dict.fromkeys(PLACES, 0))
+        self.log: list[Record] = []
+        self.lows = dict.fromkeys(PLACES, 0)
+        self.source = FileSource(folder, None)
+        self.given: defaultdict[tuple[str, int], int] = defaultdict(int)
+        self.paused: set[tuple[str, int]] = set()
+
+    def run(self, steps: int) -> None:
+        actions = [self.append] * 5 + [self.poll] * 8 + [self.pause, self.look, self.skip, self.restart, self.assign]
+        self.assign()
+        for _ in range(steps):
+            self.rng.choice(actions)()
+        self.paused = set()
+        self.source.pause(())
+        while self.poll():
+            pass
+        assert self.given == {where: self.writer.offsets[where] for where in self.given}
+        self.source.close()
+        self.writer.close()
+
+    def append(self) -> None:
+        blocks = []
+        offsets = dict(self.writer.offsets)
+        for _ in range(self.rng.randrange(1, 4)):
+            block = []
+            for _ in range(self.rng.randrange(1, 6)):
+                where = self.rng.choice(PLACES)
+                block.append(Record(*where, offsets[where], self.rng.randbytes(40), b"v", len(self.log), ()))
+                offsets[where] += 1
+            blocks.append(block)
+        assert self.writer.append(blocks) == (len(blocks), None)
+        self.log += [record for block in blocks for record in block]
+
+    def skip(self) -> None:
+        where = self.rng.choice(PLACES)
+        self.writer.declare({where: self.writer.offsets[where] + self.rng.randrange(3)})
+
+    def restart(self) -> None:
+        self.writer.close()
+        if self.rng.random() < 0.5:
+            with path_of(self.folder, numbers_of(self.folder)[-1]).open("ab") as file:
+                file.write(self.rng.randbytes(self.rng.randrange(60)))
+        self.writer = LogWriter(self.folder, self.settings)
+
+    def look(self) -> None:
+        marks = self.source.watermarks()
+        assert marks == {where: (self.lows[where], self.writer.offsets[where]) for where in PLACES}
+
+    def assign(self) -> None:
+        ends = self.writer.offsets
+        self.given.clear()
+        for where in self.rng.sample(PLACES, self.rng.randrange(1, len(PLACES) + 1)):
+            self.given[where] = self.rng.randint(self.lows[where], ends[where])
+        self.source.assign(self.given)
+        self.paused = set()
+
+    def pause(self) -> None:
+        self.paused = {where for where in self.given if self.rng.random() < 0.4}
+        self.source.pause(self.paused)
+
+    def poll(self) -> bool:
+        """One poll; whether it gave anything."""
+        limit = self.rng.randrange(1, 12)
+        polled = self.source.poll(limit, 0.0)
+        assert len(polled) <= limit
+        for record in polled:
+            where = (record.topic, record.partition)
+            assert where not in self.paused
+            assert record == self.next_of(where)
+            self.given[where] = record.offset + 1
+        for where, at in self.source.positions().items():
+            following = self.next_of(where)
+            assert self.given[where] <= at
+            assert following is None or at <= following.offset  # a gap may be passed, a record not
+            self.given[where] = at
+        if not polled:
+            assert all(self.next_of(where) is None for where in self.given.keys() - self.paused)
+        return bool(polled)
+
+    def next_of(self, where: tuple[str, int]) -> Record | None:
+        found = (record for record in self.log if record[:2] == where and record.offset >= self.given[where])
+        return next(found, None)
+
+
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(s, marks=pytest.mark.soak) for s in range(40, 2_000))])
+def test_a_reader_gets_what_a_list_would_give(tmp_path: Path, seed: int) -> None:
+    Schedule(seed, tmp_path).run(150)
+
+
+def test_a_reader_that_paused_below_what_retention_took_is_told_when_it_goes_on(tmp_path: Path) -> None:
+    schedule = Schedule(1, tmp_path)
+    source = schedule.source
+    source.assign(dict.fromkeys(PLACES, 0))
+    source.pause([PLACES[0]])
+    for _ in range(60):
+        schedule.append()
+        source.poll(1_000, 0.0)
+    numbers = numbers_of(tmp_path)
+    assert len(numbers) > 12
+    for number in numbers[:-1]:
+        path_of(tmp_path, number).unlink()
+    source.pause(())
+    with pytest.raises(CursorExpiredError) as caught:
+        read_on(source)
+    assert set(caught.value.missing) == {PLACES[0]}
+    source.close()
+    schedule.writer.close()

@@ -1,3 +1,5 @@
+"""Avro container of a segment: round trips, any bytes, other readers."""
+
 from __future__ import annotations
 
 import io
@@ -20,10 +22,14 @@ from cardinal.transports.file.container import (
     read_header,
     read_prefix,
 )
-from file_logs import block, sink_of
+from file_logs import fill
 
 SYNC = bytes(range(SYNC_SIZE))
+
+
 HEADERS = st.lists(st.tuples(st.text(max_size=5), st.binary(max_size=5)), max_size=3).map(tuple)
+
+
 RECORDS = st.lists(
     st.builds(
         Record,
@@ -94,7 +100,7 @@ def test_arbitrary_bytes_are_no_block_and_no_header(data: bytes) -> None:
 def test_a_header_cut_anywhere_is_none() -> None:
     whole = encode_header(SYNC, {("logs", 0): 5, ("logs", 64): 0, ("blöck", 1): 7}, 12)
     header = read_header(io.BytesIO(whole + b"more"))
-    assert (header.sync, header.size, header.latest) == (SYNC, len(whole), 12)
+    assert (header.sync, header.size, header.latest, header.before) == (SYNC, len(whole), 12, None)
     assert header.offsets == {("logs", 0): 5, ("logs", 64): 0, ("blöck", 1): 7}
     for end in range(len(whole)):
         with pytest.raises(BadBytesError):
@@ -116,10 +122,7 @@ def test_a_claim_of_gigabytes_reserves_nothing() -> None:
 
 
 def test_fastavros_own_reader_reads_a_segment(tmp_path: Path) -> None:
-    sink = sink_of(tmp_path, "cardinal.partitions=1")
-    for number in range(30):
-        sink.send(*block(number)).result(10)
-    sink.close()
+    fill(tmp_path, 0, 30, "cardinal.partitions=1").close()
     with (tmp_path / "000000000001.avro").open("rb") as file:
         reader = fastavro.reader(file)
         assert reader.codec == "snappy"
