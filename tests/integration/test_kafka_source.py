@@ -1,41 +1,44 @@
-"""The Kafka source under a consumer: records to pass over, poison, retention, memory, topics that come and go."""
+"""The source and the consumer on a real broker: retention, topics that come and go, groups, a broker that is away."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import Consumer as Client
 from confluent_kafka import Producer as RawProducer
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from blocks import DEADLINE, Blocks, block, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
-from cardinal.errors import CursorExpiredError, TopicError
+from cardinal.consuming.reader import Reader
+from cardinal.embedded import EmbeddedKafka
+from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
 from cardinal.producer import Producer
-from cardinal.protocols.streams.events import Divergence, Rejected
-from cardinal.protocols.streams.publishing.splitter import reorg_topic, split
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
 from cardinal.transports.kafka.admin import Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams.types import Partition, Position
 
 pytestmark = pytest.mark.broker
 
 
-def fresh() -> Blocks:
+def fresh(threshold: int = 16) -> Blocks:
     name = uuid.uuid4().hex
-    return Blocks(default_topic=f"{name}-block", topics={"a/": f"{name}-a", "b/": f"{name}-b"})
+    topics = {"a/": f"{name}-a", "b/": f"{name}-b"}
+    return Blocks(default_topic=f"{name}-block", topics=topics, reorg_threshold=threshold)
 
 
 def consumer(url: str, app: Blocks, **options: object) -> Consumer:
@@ -57,52 +60,6 @@ def put(broker: EmbeddedKafka, topic: str, *messages: tuple[bytes, bytes]) -> li
     return places
 
 
-def test_only_the_topics_of_wanted_entries_are_read(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
-    publish(url, line(1, 20), app=app)
-    with consumer(url, app, tracked=["b/"]) as reading:
-        assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
-        assert {topic for topic, _ in reading.positions} == {app.default_topic, app.topics["b/"]}
-
-
-def test_poison_is_told_with_its_place_and_reason_and_the_stream_goes_on(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
-    publish(url, line(1, 5), app=app)
-    poison = [(b"\x00" + hash_of("6a"), b"\xff\xff"), (b"\x77nonsense", b"?"), (b"\x00short", b"")]
-    places = put(cardinal_broker, app.default_topic, *poison)
-    publish(url, line(6, 40), app=app)
-    events: list[object] = []
-    with consumer(url, app, on_event=events.append) as reading:
-        assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(1, 41)]
-    told = {event.position: event for event in events if isinstance(event, Rejected)}
-    assert sorted(told) == places
-    assert [told[place].key for place in places] == [key for key, _ in poison]
-    assert all(event.reason for event in told.values())
-
-
-def test_records_to_pass_over_are_as_if_they_were_not_there(cardinal_broker: EmbeddedKafka) -> None:
-    """A lie that came first counts; with its position on the list what came after it does."""
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
-    publish(url, line(1, 5), app=app)
-    lie = next(message for message in split(block("6a", "5a"), app.topics, app.default_topic) if b"a/1" in message.key)
-    places = put(cardinal_broker, lie.topic, (lie.key, b"a lie"))
-    publish(url, line(6, 9), app=app)
-
-    def sixth(**options: object) -> tuple[bytes, list[object]]:
-        events: list[object] = []
-        with consumer(url, app, on_event=events.append, **options) as reading:
-            found = next(one for update in until(reading, "9a") for one in update.added if one.number == 6)
-        return found.updates["a/1"], events  # type: ignore[union-attr] # it is whole
-
-    value, events = sixth()
-    assert value == b"a lie"
-    assert any(isinstance(event, Divergence) for event in events)
-    value, events = sixth(skip=places)
-    assert value == b"6a"
-    assert [event.position for event in events if isinstance(event, Rejected)] == places
-    assert not any(isinstance(event, Divergence) for event in events)
-
-
 def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_and_what_to_do(
     cardinal_broker: EmbeddedKafka,
 ) -> None:
@@ -122,24 +79,25 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
     assert all(needed < kept for needed, kept in caught.value.missing.values())
 
 
-def test_a_position_that_the_broker_does_not_have_is_explained(cardinal_broker: EmbeddedKafka) -> None:
+def test_records_that_expire_while_they_are_read_are_reported(cardinal_broker: EmbeddedKafka) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
-    publish(url, line(1, 10), app=app)
-    source = KafkaSource(kafka_settings(parse_url(url)), [app.default_topic])
-    tp = (app.default_topic, 0)
-    end = source.watermarks()[tp][1]
-    with pytest.raises(
-        CursorExpiredError, match=f"ends at {end}, before the position {end + 5}: the topic was recreated"
-    ):
-        source.assign({tp: end + 5})
+    publish(url, line(1, 20), app=app)
+    source, tp = KafkaSource(kafka_settings(parse_url(url)), [app.default_topic]), (app.default_topic, 0)
+    source.assign({tp: 5})
+    source.pause([tp])
     admin = AdminClient(cardinal_broker.client_config())
-    admin.delete_records([TopicPartition(*tp, 7)])[TopicPartition(*tp)].result(DEADLINE)
-    with pytest.raises(
-        CursorExpiredError, match=f"retention has removed the records from 5 to 7 of {tp[0]}:0"
-    ) as caught:
-        source.assign({tp: 5})
-    assert caught.value.missing == {tp: (5, 7)}
+    admin.delete_records([TopicPartition(*tp, 12)])[TopicPartition(*tp, 12)].result(DEADLINE)
+    source.pause([])
+    with pytest.raises(CursorExpiredError, match=r"retention\.ms") as caught:
+        _poll_in_vain(source)
+    assert caught.value.missing == {tp: (5, 12)}
     source.close()
+
+
+def _poll_in_vain(source: KafkaSource) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        source.poll(100, 0.5)
 
 
 @pytest.mark.slow
@@ -166,15 +124,6 @@ def test_partitions_far_apart_are_kept_in_sync_and_none_is_left_behind(
         everything = set(reading.positions)
     assert any(paused), "nobody was ever ahead: this test shows nothing"
     assert all(some < everything for some in paused)
-
-
-def test_from_the_tail_only_what_comes_later_is_read(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
-    publish(url, line(1, 40), app=app)
-    with consumer(url, app, start="latest") as reading:
-        publish(url, line(41, 60), app=app)
-        updates = until(reading, "60a")
-    assert steps(updates) == [f"+{number}a" for number in range(41, 61)]
 
 
 def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_broker: EmbeddedKafka) -> None:
@@ -225,53 +174,6 @@ def test_partitions_that_were_added_after_a_source_was_opened_may_be_read_before
     source.close()
 
 
-def test_a_reorg_channel_is_read_when_a_reorg_names_one_and_dropped_when_it_is_complete(
-    cardinal_broker: EmbeddedKafka,
-) -> None:
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
-    own = set(app.all_topics)
-    channel = reorg_topic(app.default_topic, hash_of("5a"))
-    read: set[str] = set()
-    with Producer(url, app, producer_id="one") as producer:
-        for one in line(1, 40):
-            producer.add(one)
-        producer.flush(DEADLINE)
-        with consumer(url, app, on_event=lambda _: read.update(topic for topic, _ in reading.positions)) as reading:
-            until(reading, "40a")
-            assert {topic for topic, _ in reading.positions} == own
-            producer.reorg(BlockRef(5, hash_of("5a")), line(6, 42, "b", "5a", weight=9)).result(DEADLINE)
-            (switch,) = until(reading, "42b")
-            deadline = time.monotonic() + DEADLINE
-            while {topic for topic, _ in reading.positions} != own:
-                assert time.monotonic() < deadline
-                reading._step()
-    assert channel in read
-    assert steps([switch])[-37:] == [f"+{number}b" for number in range(6, 43)]
-    assert len(switch.removed) == 35
-
-
-def test_it_is_ready_when_what_was_there_is_delivered_and_not_when_it_is_read(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
-    publish(url, line(1, 30), app=app)
-    with consumer(url, app) as reading:
-        seen = iter(reading)
-        last = next(seen)
-        deadline = time.monotonic() + DEADLINE
-        while last.added[-1].number < 30:
-            assert not reading.ready
-            last = next(seen)
-        while not reading.caught_up:
-            assert time.monotonic() < deadline
-            reading._step()
-        assert not reading.ready, "nobody has asked for the next one, so the last may not have been taken"
-    with consumer(url, app) as reading:
-        for update in reading:
-            assert not reading.ready
-            if update.added[-1].number == 30:
-                reading._options = replace(reading._options, idle_timeout=0.2)  # asked for the next one, it finds none
-        assert reading.ready
-
-
 def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -318,3 +220,278 @@ def test_what_was_paused_stays_so_with_a_new_client_and_nothing_comes_twice(card
         source.close()
     places = [record[:3] for record in read]
     assert len(places) == len(set(places)) == sum(high - low for low, high in marks.values())
+
+
+def test_partitions_that_are_added_while_it_runs_are_read(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.2)
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app) as reading:
+        before = until(reading, "20a")
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        for future in admin.create_partitions([NewPartitions(topic, 4) for topic in app.all_topics]).values():
+            future.result(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        while len(admin.list_topics(app.default_topic).topics[app.default_topic].partitions) < 4:
+            assert time.monotonic() < deadline
+        publish(url, line(21, 60), app=app)
+        after = until(reading, "60a")
+    assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
+    with consumer(url, app, start=str(before[-1].cursor)) as reading:  # a cursor that knows one partition of four
+        assert steps(until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
+
+
+def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ends and partitions are asked for on a thread of their own, or when something stands to be proven."""
+    app, url = fresh(threshold=128), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
+    publish(url, line(1, 20), app=app)
+    with consumer(url, app) as reading:
+        until(reading, "20a")
+        reader, asked = threading.get_ident(), []
+        for what in ("starts", "ends", "partition_counts"):
+            ask = getattr(Cluster, what)
+
+            def noted(*args: object, what: str = what, ask: Callable[..., object] = ask, **options: object) -> object:
+                asked.append((what, threading.get_ident() == reader))
+                return ask(*args, **options)
+
+            monkeypatch.setattr(Cluster, what, noted)
+        monkeypatch.setattr("cardinal.consuming.partition_sync._LOOK_SECONDS", 0.0)
+        monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.0)
+        producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
+        producing.start()
+        until(reading, "60a")
+        producing.join(DEADLINE)
+        deadline = time.monotonic() + DEADLINE
+        while not any(what == "partition_counts" for what, _ in asked):
+            assert time.monotonic() < deadline
+    assert [what for what, waited in asked if waited] == []
+
+
+def test_a_topic_that_is_deleted_is_named_by_whoever_asks_where_it_ends(cardinal_broker: EmbeddedKafka) -> None:
+    """A consumer that wants a proof asks again and again, and each question would wait for its leaders in vain."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 5), app=app)
+    source = KafkaSource(kafka_settings(parse_url(url)), app.all_topics)
+    try:
+        assert len(source.watermarks()) == 2 * len(app.all_topics)
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        admin.delete_topics([app.topics["b/"]])[app.topics["b/"]].result(DEADLINE)
+        caught: list[TopicError] = []
+        deadline = time.monotonic() + DEADLINE
+        while not caught:  # the controller has deleted it, and the broker learns of that
+            assert time.monotonic() < deadline
+            try:
+                source.watermarks()
+            except TopicError as error:
+                caught.append(error)
+    finally:
+        source.close()
+    assert "is gone from Kafka" in str(caught[0])
+    assert caught[0].topic == app.topics["b/"]
+
+
+# --- a consumer's health while its broker is killed, hangs, and comes back -------------------------------------------
+
+
+SOON = 10.0
+
+
+LATER = 60.0
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> float:
+    """Seconds until it is so."""
+    begun = time.monotonic()
+    while not what():
+        assert time.monotonic() - begun < seconds
+        time.sleep(0.05)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.slow), "pause"])
+def test_a_consumer_is_not_ready_while_its_broker_is_away(cardinal_killable_broker: EmbeddedKafka, how: str) -> None:
+    """The stream is at rest: nothing but the consumer's own requests says whether the broker is there."""
+    app, url = fresh(), f"kafka://{cardinal_killable_broker.bootstrap}"
+    publish(url, line(1, 3), app=app)
+    with Consumer(url, app) as consumer:
+        reading = threading.Thread(target=lambda: [None for _ in consumer])
+        reading.start()
+        try:
+            wait_for(lambda: consumer.ready, SOON)
+            assert consumer.lag == 0
+            seen = consumer.last_read_at
+            wait_for(lambda: consumer.last_read_at > seen, SOON)
+            if how == "kill":
+                cardinal_killable_broker.kill()
+            else:
+                cardinal_killable_broker.pause()
+            wait_for(lambda: not consumer.connected, SOON)
+            assert not consumer.ready
+            assert consumer.caught_up
+            away = consumer.last_read_at
+            if how == "kill":
+                cardinal_killable_broker.start()
+            else:
+                cardinal_killable_broker.resume()
+            wait_for(lambda: consumer.ready, LATER)
+            assert consumer.connected
+            wait_for(lambda: consumer.last_read_at > away, SOON)
+        finally:
+            if how == "pause":
+                cardinal_killable_broker.resume()
+            consumer.close()
+            reading.join(SOON)
+
+
+# --- a process whose clock is turned back by a day each time somebody looks at it ------------------------------------
+
+
+DAY = 24 * 3600
+
+
+def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins, is idle, goes on, and resumes; the producer pings. Waits and deadlines are by the monotonic clock."""
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    began, now, looked = time.monotonic(), time.time(), itertools.count(1)
+    monkeypatch.setattr(time, "time", lambda: now - DAY * next(looked))
+    monkeypatch.setattr(time, "time_ns", lambda: int(now - DAY * next(looked)) * 1_000_000_000)
+    monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.2)
+    publish(url, line(1, 20), app=app)
+    with Consumer(url, app, idle_timeout=3.0) as reading:
+        updates = list(reading)
+    assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
+    publish(url, line(21, 40), app=app)
+    with Consumer(url, app, start=str(updates[-1].cursor), idle_timeout=DEADLINE) as reading:
+        assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(21, 41)]
+    assert next(looked) > 2, "nobody looked: the producers' pings say the time"
+    assert time.monotonic() - began < 6 * DEADLINE
+
+
+@pytest.mark.slow
+def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(cardinal_broker: EmbeddedKafka) -> None:
+    app, group = fresh(), uuid.uuid4().hex
+    url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
+    publish(url, line(1, 20), app=app)
+    client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
+    try:
+        with Consumer(f"{url}&group.id={group}", app, idle_timeout=DEADLINE) as consumer:
+            until(consumer, "20a")
+            deadline = time.monotonic() + DEADLINE
+            while (committed := _committed(client, consumer.positions)) != consumer.positions:
+                assert time.monotonic() < deadline, f"{committed} of {consumer.positions}"
+                consumer._step()  # it goes on reading, and there is nothing to read
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(tmp_path: Path) -> None:
+    app, group = Blocks(), uuid.uuid4().hex
+    with EmbeddedKafka(tmp_path) as broker:
+        url = f"kafka://{broker.bootstrap}?cardinal.partitions=1"
+        publish(url, line(1, 20), app=app)
+        consumer = Consumer(f"{url}&group.id={group}", app, idle_timeout=DEADLINE)
+        until(consumer, "20a")
+        broker.pause()
+        try:
+            begun = time.monotonic()
+            consumer.close()
+            assert time.monotonic() - begun < DEADLINE
+        finally:
+            broker.resume()
+
+
+def test_a_look_up_beside_the_stream_counts_for_no_group(cardinal_broker: EmbeddedKafka) -> None:
+    """Older Batches end where the stream was long ago."""
+    app, group = fresh(), uuid.uuid4().hex
+    url = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 20), app=app)
+    client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
+    reader = Reader(f"{url}&group.id={group}", app, wait=DEADLINE)
+    try:
+        marks = reader.watermarks.query()
+        reader.main.assign({where: high for where, (_, high) in marks.items()})
+        deadline = time.monotonic() + DEADLINE
+        while (parents := reader.lookup.poll(1, BlockRef(20, hash_of("20a")), 0.1)) is None:
+            assert time.monotonic() < deadline
+        assert parents == {hash_of(f"{number}a"): hash_of(f"{number - 1}a") for number in range(2, 21)}
+        assert set(_committed(client, reader.positions()).values()) == {OFFSET_INVALID}
+        reader.close()
+        assert _committed(client, reader.positions()) == {where: high for where, (_, high) in marks.items()}
+    finally:
+        client.close()
+
+
+def _committed(client: Client, positions: dict[Partition, int]) -> dict[Partition, int]:
+    asked = [TopicPartition(topic, number) for topic, number in positions]
+    return {(found.topic, found.partition): found.offset for found in client.committed(asked, DEADLINE)}
+
+
+def _delete(broker: EmbeddedKafka, app: Blocks) -> None:
+    admin = AdminClient(broker.client_config())
+    for done in admin.delete_topics(list(app.all_topics)).values():
+        done.result(DEADLINE)
+    deadline = time.monotonic() + DEADLINE
+    while set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics):
+        assert time.monotonic() < deadline
+
+
+def _raised(consumer: Consumer) -> CardinalError:
+    with pytest.raises((CursorExpiredError, TopicError)) as caught:
+        list(consumer)
+    return caught.value
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["made anew", "gone"])
+def test_a_consumer_says_at_every_iteration_that_its_topics_are_gone(
+    cardinal_broker: EmbeddedKafka, again: str
+) -> None:
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 30), app=app)
+    with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
+        until(consumer, "30a")
+        _delete(cardinal_broker, app)
+        if again == "made anew":
+            publish(url, line(1, 3), app=app)
+        first = _raised(consumer)
+        for _ in range(3):
+            repeated = _raised(consumer)
+            assert type(repeated) is type(first)
+            assert str(repeated) == str(first)
+    if again == "made anew":
+        with Consumer(url, app, idle_timeout=DEADLINE) as anew:
+            until(anew, "3a")
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_away_while_it_is_asked_what_it_has_is_asked_again(
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is fetched of such a partition: whoever was told that the broker is away would wait in vain."""
+    starts, away = Cluster.starts, [2]
+
+    def asked(self: Cluster, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        if len(partitions) == 1 and away[0]:  # of one partition: why the broker has nothing at its position
+            away[0] -= 1
+            raise UnreachableError("the broker starts again", address="here")
+        return starts(self, partitions)
+
+    monkeypatch.setattr(Cluster, "starts", asked)
+    app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
+    publish(url, line(1, 30), app=app)
+    with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
+        until(consumer, "30a")
+        _delete(cardinal_broker, app)
+        publish(url, line(1, 3), app=app)
+        for _ in range(2):
+            with pytest.raises(UnreachableError):
+                list(consumer)
+        assert isinstance(_raised(consumer), CursorExpiredError)

@@ -186,18 +186,12 @@ def test_a_login_of_the_file_is_not_for_another_transport_of_the_environment(con
     assert (url.user, url.password) == ("alice", SECRET)
 
 
-STREAM = ("URL", "USER", "PASSWORD", "PASSWORD_FILE")
-NODE = ("URL", "URL_FILE", "TOKEN", "TOKEN_FILE", "HEADER")
-
-
-@pytest.mark.parametrize("names", [*((name,) for name in STREAM), STREAM])
-def test_an_empty_variable_of_a_stream_is_not_set(config: Path, names: tuple[str, ...]) -> None:
-    assert find_url("main", config, {f"CARDINAL_MAIN_{name}": "" for name in names}) == find_url("main", config, {})
-
-
-@pytest.mark.parametrize("names", [*((name,) for name in NODE), NODE])
-def test_an_empty_variable_of_a_node_is_not_set(config: Path, names: tuple[str, ...]) -> None:
-    assert find_node("own", config, {f"CARDINAL_OWN_{name}": "" for name in names}) == find_node("own", config, {})
+@pytest.mark.parametrize(
+    "name", ["URL", "USER", "PASSWORD", "PASSWORD_FILE", "URL_FILE", "TOKEN", "TOKEN_FILE", "HEADER"]
+)
+def test_an_empty_variable_is_not_set(config: Path, name: str) -> None:
+    assert find_url("main", config, {f"CARDINAL_MAIN_{name}": ""}) == find_url("main", config, {})
+    assert find_node("own", config, {f"CARDINAL_OWN_{name}": ""}) == find_node("own", config, {})
 
 
 def test_an_empty_variable_names_no_settings_file() -> None:
@@ -318,20 +312,8 @@ def refusal(folder: Path, text: str, *, name: str = "a") -> str:
         ),
         ("[nodes.n]\nurls = 'http://h'", "there is no setting nodes.n.urls in FILE: did you mean url?"),
         (f"[streams.a]\n'{SECRET}' = 1", "there is no setting streams.a.… in FILE: use members, "),
-    ],
-)
-def test_an_unknown_setting_is_named_with_the_nearest_one(tmp_path: Path, text: str, says: str) -> None:
-    assert refusal(tmp_path, text).startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
         (f"streams.a.url = ['{SECRET}']", "streams.a.url in FILE: input should be a valid string"),
-        ("streams.a.user = 5", "streams.a.user in FILE: input should be a valid string"),
-        ("streams.a.password = 2026-01-01", "streams.a.password in FILE: input should be a valid string"),
         ("streams.a.password_file = true", "streams.a.password_file in FILE: input is not a valid path"),
-        ("streams.a.members = 'b'", "streams.a.members in FILE: input should be a valid tuple"),
         ("streams.a.members = [1]", "streams.a.members.0 in FILE: input should be a valid string"),
         ("streams.a.options = 'x=1'", "streams.a.options in FILE: input should be a valid dictionary"),
         (f"streams.a.options.x = ['{SECRET}']", "streams.a.options.x in FILE: input should be a valid string"),
@@ -339,29 +321,10 @@ def test_an_unknown_setting_is_named_with_the_nearest_one(tmp_path: Path, text: 
         ("streams = ['kafka://h']", "streams in FILE: input should be a valid dictionary"),
         ("nodes.n = {url = 5}", "nodes.n.url in FILE: input should be a valid string"),
         (f"[streams.'{SECRET}/']\nurl = 'x'", "streams.… in FILE is not a name: write letters, digits, - and _"),
-    ],
-)
-def test_a_value_of_another_type_is_named_by_its_place(tmp_path: Path, text: str, says: str) -> None:
-    assert refusal(tmp_path, text).startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
         (
             f"[streams.a]\nurl = 'kafka://h'\npassword = {SECRET}",
             "the settings FILE are not TOML: correct them at line 3, column 12",
         ),
-        ("[streams.a]\nurl = 'kafka://h'\nurl = 'kafka://i'", "the settings FILE are not TOML: correct them at end of"),
-    ],
-)
-def test_what_is_not_toml_is_named_by_its_line(tmp_path: Path, text: str, says: str) -> None:
-    assert refusal(tmp_path, text).startswith(says)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
         (f"[streams.a]\nurl = 'kafka://u:{SECRET}@host:x'", "streams.a.url in FILE: host 1 of this kafka URL"),
         (f"[streams.a]\nurl = '{SECRET}'", "begins with a scheme"),
         (f"[streams.a]\nuser = '{SECRET}'", "neither url nor members"),
@@ -380,7 +343,7 @@ def test_what_is_not_toml_is_named_by_its_line(tmp_path: Path, text: str, says: 
         ("[streams.a.options]\n'x.y' = 1\nx = {y = 2}", "streams.a.options in FILE: an option is given twice"),
     ],
 )
-def test_what_contradicts_itself_is_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_a_setting_that_cannot_work_is_named_by_its_place(tmp_path: Path, text: str, says: str) -> None:
     assert says in refusal(tmp_path, text)
 
 
@@ -405,14 +368,10 @@ def test_a_login_or_options_of_a_mux_are_refused(
     assert SECRET not in str(caught.value)
 
 
-def test_a_name_that_is_nearly_right_is_suggested(tmp_path: Path) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one_or_its_variable(tmp_path: Path) -> None:
     text = "[streams.production]\nurl = 'kafka://h'\n[streams.copy]\nurl = 'null://'"
-    said = refusal(tmp_path, text, name="prodution")
-    assert said == "no stream is called 'prodution' in FILE: did you mean production?"
-    assert refusal(tmp_path, text, name="x") == "no stream is called 'x' in FILE: use copy, production"
-
-
-def test_an_unknown_name_without_a_file_is_refused_with_its_variable() -> None:
+    for name, remedy in (("prodution", "did you mean production?"), ("x", "use copy, production")):
+        assert refusal(tmp_path, text, name=name) == f"no stream is called '{name}' in FILE: {remedy}"
     with pytest.raises(ConfigurationError, match=r"CARDINAL_MY_STREAM_URL.*settings file"):
         find_url("my-stream", None, {})
     with pytest.raises(ConfigurationError, match=r"CARDINAL_MY_NODE_URL.*settings file"):

@@ -81,22 +81,16 @@ def test_no_secret_is_printed(text: str) -> None:
         ("kafak://host", "did you mean kafka?"),
         ("http://host", "the URL of a node, not of a stream"),
         ("kafka://", "names no host"),
-        ("kafka://,", "names no host"),
         ("kafka://?tls=1", "names no host"),
         ("kafka://host:port", "host 1 of this kafka URL cannot be read: write kafka://host:port, with a port from 1"),
         ("kafka://one,two:909x", "host 2"),
-        ("kafka://host:0", "host 1"),
         ("kafka://host:65536", "host 1"),
-        ("kafka://host:", "host 1"),
         ("kafka://ho st:1", "host 1"),
-        ("kafka://::1:9092", "an IPv6 address in brackets"),
         ("kafka://[::1:9092", "an IPv6 address in brackets"),
         (f"kafka://alice:{SECRET}%40host", "an @ behind a percent-encoded password"),
         (f"kafka://alice:{SECRET}/x@host", ENCODE),
-        (f"kafka://alice:{SECRET}#x@host", ENCODE),
         (f"kafka://alice:{SECRET}?x@host", ENCODE),
         (f"kafka://a:{SECRET}@one,a:{SECRET}@two", ENCODE),
-        (f"kafka://one:1,a:{SECRET}@two:2", ENCODE),
         (f"kafka://alice:a{SECRET}@c@host", ENCODE),
         ("kafka://host?sasl.username=a@b", ENCODE),
         ("kafka://host/topic", "topics come from the application"),
@@ -120,6 +114,7 @@ def test_what_cannot_work_is_refused_with_the_form_to_use(text: str, says: str) 
     with pytest.raises(ConfigurationError) as caught:
         parse_url(text)
     assert says in str(caught.value)
+    assert "s3cr3t" not in str(caught.value)
     assert caught.value.setting is not None
 
 
@@ -145,18 +140,12 @@ def test_what_is_not_text_is_refused(text: object) -> None:
         f"kafka://{SECRET} host",
         f"kafka://alice:x?{SECRET}@host:9092?tls=1",
         f"kafka://alice:{SECRET}?x@host:9092?tls=1",
-        f"kafka://alice:{SECRET}?x@host:9092",
-        f"kafka://alice:12345?{SECRET}@host:9092?tls=1",
-        f"kafka://alice:12345?tls={SECRET}@host:9092",
         f"kafka://alice:12345?{SECRET}@host:9092",
-        f"kafka://alice:12345?{SECRET}%40host:9092?tls=1",
         f"kafka://alice:12345/{SECRET}@host:9092",
         f"kafka://alice:12345#{SECRET}@host:9092",
         "kafka://alice:123456s3cr3t,host",
         f"mux:kafka://alice:{SECRET},x://b@host",
         f"kafka://alice:{SECRET}@one:9092,alice:{SECRET}@two:9092",
-        f"kafka://alice:{SECRET}@one,bob@two",
-        f"kafka://one:9092,alice:{SECRET}@two:9092",
         f"kafka://alice:{SECRET}@x:y@host",
         f"file://alice@{SECRET}",
         f"file://alice:1?{SECRET}=x@/dir",

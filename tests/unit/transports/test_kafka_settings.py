@@ -16,35 +16,14 @@ from cardinal.transports.kafka.settings import KafkaSettings, kafka_settings
 
 PROPERTIES = {
     "client.id": "me",
-    "metadata.max.age.ms": "60000",
-    "topic.metadata.refresh.interval.ms": "30000",
     "socket.keepalive.enable": "true",
-    "socket.nagle.disable": "true",
-    "socket.send.buffer.bytes": "100000",
-    "socket.connection.setup.timeout.ms": "9000",
     "broker.address.family": "v4",
-    "broker.address.ttl": "500",
-    "connections.max.idle.ms": "70000",
-    "reconnect.backoff.ms": "50",
-    "reconnect.backoff.max.ms": "700",
-    "statistics.interval.ms": "5000",
-    "api.version.request.timeout.ms": "4000",
-    "client.dns.lookup": "resolve_canonical_bootstrap_servers_only",
-    "queue.buffering.max.messages": "1234",
     "queue.buffering.max.kbytes": "5678",
     "linger.ms": "7",
-    "batch.num.messages": "77",
     "batch.size": "65536",
     "compression.type": "lz4",
-    "compression.level": "3",
-    "retries": "9",
-    "retry.backoff.ms": "60",
-    "retry.backoff.max.ms": "900",
     "max.in.flight.requests.per.connection": "3",
     "message.timeout.ms": "45000",
-    "request.timeout.ms": "20000",
-    "sticky.partitioning.linger.ms": "4",
-    "metadata.recovery.strategy": "none",
 }
 
 
@@ -52,24 +31,27 @@ def settings_of(url: str) -> KafkaSettings:
     return kafka_settings(parse_url(url))
 
 
-@pytest.mark.parametrize(("name", "value"), PROPERTIES.items())
-def test_a_property_reaches_the_client_by_url_and_by_settings(name: str, value: str, tmp_path: Path) -> None:
+def test_properties_reach_the_client_by_url_and_by_settings(tmp_path: Path) -> None:
+    options = "\n".join(f'"{name}" = "{value}"' for name, value in PROPERTIES.items())
     settings = tmp_path / "streams.toml"
-    settings.write_text(f'[streams.main]\nurl = "kafka://127.0.0.1:1"\n[streams.main.options]\n"{name}" = "{value}"\n')
-    for url in (parse_url(f"kafka://127.0.0.1:1?{name}={value}"), find_url("main", settings, {})):
+    settings.write_text(f'[streams.main]\nurl = "kafka://127.0.0.1:1"\n[streams.main.options]\n{options}\n')
+    query = "&".join(f"{name}={value}" for name, value in PROPERTIES.items())
+    for url in (parse_url(f"kafka://127.0.0.1:1?{query}"), find_url("main", settings, {})):
         config = kafka_settings(url).producer(10_000_024, "one")
-        assert config[name] == value
+        assert PROPERTIES.items() <= config.items()
         Client(config)  # refuses a property that it does not know
 
 
 def test_short_forms_and_other_names_set_the_property_that_they_stand_for() -> None:
     settings = settings_of(
-        "kafka://host?fetch.default=5&max.waittime=6&net.maxopenrequests=2&log=1&partitions=3&replication=2"
-        "&retention.ms=-1&max.message.bytes=9&cardinal.connect.timeout.ms=1500"
+        "kafka://host?fetch.default=5&max.waittime=6&net.maxopenrequests=2&log=1&partitions=3&replication=2&idempotent=1"
+        "&retention.ms=-1&max.message.bytes=9&cardinal.connect.timeout.ms=1500&compression.codec=lz4"
+        "&request.required.acks=-1&message.send.max.retries=10"
     )
     found = settings.properties
     assert (found["fetch.message.max.bytes"], found["fetch.wait.max.ms"], found["log_level"]) == ("5", "6", "6")
-    assert found["max.in.flight.requests.per.connection"] == "2"
+    assert (found["max.in.flight.requests.per.connection"], found["retries"]) == ("2", "10")
+    Client(settings.producer(10_000_024, "one"))
     assert (settings.partitions, settings.replication, settings.retention_ms) == (3, 2, -1)
     assert (settings.max_message_bytes, settings.connect_timeout) == (9, 1.5)
 
@@ -78,39 +60,25 @@ def test_short_forms_and_other_names_set_the_property_that_they_stand_for() -> N
     ("name", "value", "always"),
     [
         ("acks", "1", "all"),
+        ("request.required.acks", "0", "all"),
         ("enable.idempotence", "false", "true"),
         ("partitioner", "murmur2", "fnv1a"),
         ("idempotent", "0", "1"),
     ],
 )
 def test_what_the_guarantees_rest_on_is_refused_by_its_name(name: str, value: str, always: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} is always {always}") as caught:
+    with pytest.raises(ConfigurationError, match=f"{name.removeprefix('request.required.')} is always {always}"):
         settings_of(f"kafka://host:9092?{name}={value}").producer(10_000_024, "one")
-    assert caught.value.setting == name
 
 
-ELSE = [
-    "client.id=x",
-    "linger.ms=50&compression.type=zstd",
-    "tls=1&sasl.mechanism=SCRAM-SHA-512&sasl.username=a&sasl.password=b",
-]
-
-
-@pytest.mark.parametrize("options", ELSE)
 @pytest.mark.parametrize("transactional", ["", "&transactional=update"])
-def test_every_producer_waits_for_all_replicas_and_partitions_as_the_reference_does(
-    options: str, transactional: str
-) -> None:
-    config = settings_of(f"kafka://host?{options}{transactional}").producer(10_000, "one")
+def test_the_guarantees_hold_whatever_else_is_set(transactional: str) -> None:
+    settings = settings_of(f"kafka://a:s3cr3t@host?tls=1&sasl.mechanism=SCRAM-SHA-512&linger.ms=50{transactional}")
+    config = settings.producer(10_000, "one")
     assert (config["acks"], config["enable.idempotence"], config["partitioner"]) == ("all", "true", "fnv1a")
     assert config.get("transactional.id") == ("one" if transactional else None)
-
-
-@pytest.mark.parametrize("options", ELSE)
-def test_every_consumer_reads_what_is_committed_and_skips_nothing(options: str) -> None:
-    config = settings_of(f"kafka://host?{options}").consumer()
-    assert config["isolation.level"] == "read_committed"
-    assert config["auto.offset.reset"] == "error"
+    config = settings.consumer()
+    assert (config["isolation.level"], config["auto.offset.reset"]) == ("read_committed", "error")
     assert config["enable.auto.commit"] == config["enable.auto.offset.store"] == "false"
 
 
@@ -123,9 +91,7 @@ def test_a_hung_transaction_ends_after_ten_seconds_by_default(given: str, millis
     assert settings.transaction_timeout == milliseconds / 1000
 
 
-@pytest.mark.parametrize(
-    "name", ["stats_cb", "oauth_cb", "error_cb", "default.topic.config", "delivery.report.only.error", "opaque"]
-)
+@pytest.mark.parametrize("name", ["stats_cb", "default.topic.config", "delivery.report.only.error", "opaque"])
 def test_what_no_text_can_set_or_what_would_withhold_acknowledgements_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} cannot be set by a URL") as caught:
         settings_of(f"kafka://host:9092?{name}=true")
@@ -140,11 +106,14 @@ def test_what_no_text_can_set_or_what_would_withhold_acknowledgements_is_refused
         "partitions=1&cardinal.partitions=2",
         "linger.ms=1&queue.buffering.max.ms=2",
         "sasl.mechanism=PLAIN&sasl.mechanisms=PLAIN",
+        "sasl.username=x",
+        "sasl.password=s3cr3t",
     ],
 )
 def test_an_option_that_is_given_under_two_names_is_refused(options: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is given twice: leave one of them out"):
+    with pytest.raises(ConfigurationError, match=r"is given twice: leave one of them out") as caught:
         settings_of(f"kafka://u:s3cr3t@host:9092?{options}")
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_what_only_producers_accept_is_kept_from_other_clients() -> None:
@@ -170,12 +139,9 @@ def test_an_option_of_tls_is_refused_where_there_is_none(option: str) -> None:
             "kafka://host?tls=1&security.protocol=PLAINTEXT",
             "tls=1 and security.protocol=PLAINTEXT contradict each other",
         ),
-        ("kafka://u:s3cr3t@host?tls=1&security.protocol=SASL_PLAINTEXT", "contradict each other"),
         ("kafka://u:s3cr3t@host?security.protocol=SSL", "security.protocol=SSL sends no login"),
         ("kafka://u:s3cr3t@host?security.protocol=PLAINTEXT", "security.protocol=PLAINTEXT sends no login"),
         ("kafka://host?sasl.password=s3cr3t", "a password is of no use without a user"),
-        ("kafka://u:s3cr3t@host?sasl.username=x", "sasl.username is given twice"),
-        ("kafka://u:s3cr3t@host?sasl.password=s3cr3t", "sasl.password is given twice"),
     ],
 )
 def test_a_login_or_an_encryption_that_would_be_ignored_is_refused(url: str, says: str) -> None:
@@ -196,7 +162,6 @@ def test_a_login_or_an_encryption_that_would_be_ignored_is_refused(url: str, say
         ("cardinal.partitions=0", "cardinal.partitions"),
         ("cardinal.replication=s3cr3t", "cardinal.replication"),
         ("cardinal.retention.ms=0", "cardinal.retention.ms"),
-        ("cardinal.retention.ms=-2", "cardinal.retention.ms"),
         ("cardinal.max.message.bytes=s3cr3t", "cardinal.max.message.bytes"),
         ("cardinal.connect.timeout.ms=-1", "cardinal.connect.timeout.ms"),
     ],

@@ -1,16 +1,22 @@
-"""Commands with streams and nodes by name: a settings file, the environment, secrets from files."""
+"""Commands and SDK with streams and nodes by name: a settings file, the environment, secrets from files."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from commands import fresh_chain_id, replayed, run_here
 
+from cardinal import Consumer, Producer
 from cardinal.cli.main import cardinal
 from cardinal.errors import CardinalError, ConfigurationError
+from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal.transports import list_topics, open_sink, open_source, parse_url
+from serving import DEADLINE, serving
 
 SECRET = "s3cr3t-Pa$$"  # noqa: S105 - made up, to look for it in what is printed
 
@@ -87,19 +93,12 @@ def test_every_command_says_what_is_wrong_with_a_setting_before_it_does_anything
 ) -> None:
     path = tmp_path / "cardinal.toml"
 
-    def said(text: str, name: str = "main") -> str:
-        path.write_text(text)
-        return _refusal(*(part.format(name) for part in command), "--config", str(path))
-
-    assert f"streams.main.pasword in {path}: did you mean password?" in said(f"streams.main.pasword = '{SECRET}'")
-    assert f"streams.main.url in {path}: input should be a valid string" in said(f"streams.main.url = ['{SECRET}']")
-    assert f"{path} are not TOML: correct them at line 1, column 16" in said(f"streams.main = {SECRET}")
-    assert "did you mean main?" in said("streams.main = 'null://'", "mian")
-    absent = "[streams.main]\nurl = 'kafka://u@h'\npassword_file = '/nowhere'"
-    assert said(absent) == "the file /nowhere of password_file cannot be read: No such file or directory"
+    path.write_text(f"streams.main.pasword = '{SECRET}'")
+    named = [part.format("main") for part in command]
+    assert f"streams.main.pasword in {path}: did you mean password?" in _refusal(*named, "--config", str(path))
     path.unlink()
-    assert "cannot be read: No such file" in _refusal(*(part.format("main") for part in command), "--config", str(path))
-    assert "CARDINAL_MAIN_URL" in _refusal(*(part.format("main") for part in command))
+    assert "cannot be read: No such file" in _refusal(*named, "--config", str(path))
+    assert "CARDINAL_MAIN_URL" in _refusal(*named)
 
 
 def test_a_nodes_secret_comes_from_its_file_and_is_never_shown(tmp_path: Path) -> None:
@@ -135,3 +134,88 @@ def test_options_of_the_feed_are_put_behind_the_nodes_url(tmp_path: Path) -> Non
     log = f"file://{tmp_path}/log"
     with pytest.raises(ConfigurationError, match="no option lag of dev:"):
         CliRunner().invoke(cardinal, ["produce", "--from", "dev://", "--to", log, "--lag", "2"], catch_exceptions=False)
+
+
+MAKER = ChainGenerator(seed=3)
+
+
+APP = MAKER.application
+
+
+def test_a_stream_is_written_and_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = MAKER.payloads(10)
+    (tmp_path / "token").write_text(f"{SECRET}\n")
+    with MemoryBroker(uuid.uuid4().hex) as broker:
+        broker.sink(APP, producer_id="a").close()
+        with serving(broker.url, APP, tokens=(SECRET,)) as served:
+            config = tmp_path / "cardinal.toml"
+            config.write_text(
+                f"""
+                streams.main = "{broker.url}"
+                [streams.served]
+                url = "{served.url}"
+                options.token_file = "{tmp_path}/token"
+                """
+            )
+            with Producer("main", APP, producer_id="a", config=config) as producer:
+                for payload in payloads:
+                    producer.add(payload)
+                producer.flush(DEADLINE)
+            heads = []
+            monkeypatch.setenv("CARDINAL_ALONE_URL", broker.url)
+            for name, file in (("main", config), ("served", str(config)), ("alone", None)):
+                with Consumer(name, APP, config=file, idle_timeout=1.0) as consumer:
+                    assert [block for update in consumer for block in update.added]
+                    heads.append(consumer.head)
+            assert heads[0] == heads[1] == heads[2] is not None
+            monkeypatch.setenv("CARDINAL_CONFIG", str(config))
+            assert list_topics("served") == list_topics("main") == set(APP.all_topics)
+            open_source("served", APP).close()
+            open_sink("main", APP, producer_id="b").close()
+
+
+@pytest.mark.parametrize("sdk", [Producer, Consumer])
+def test_an_error_of_the_settings_is_one_sentence(sdk: type, tmp_path: Path) -> None:
+    path = tmp_path / "cardinal.toml"
+    path.write_text(f"streams.main.pasword = '{SECRET}'")
+    options = {"producer_id": "a"} if sdk is Producer else {}
+    with pytest.raises(ConfigurationError, match=r"did you mean password\?") as caught:
+        sdk("main", APP, config=path, **options)
+    assert SECRET not in str(caught.value)
+    with pytest.raises(CardinalError, match="CARDINAL_MAIN_URL"):
+        sdk("main", APP, **options)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (Path("/log"), "a URL is text, not a path: write f'file://{path}'"),
+        (b"kafka://host", "a URL, or a name of the settings, is text, not bytes"),
+        (None, "a URL, or a name of the settings, is text, not NoneType"),
+    ],
+)
+def test_stream_that_is_named_by_no_text_is_refused(url: Any, says: str) -> None:  # noqa: ANN401 - anything
+    for call in (
+        lambda: Consumer(url, APP),
+        lambda: Producer(url, APP, producer_id="a"),
+        lambda: open_source(url, APP),
+        lambda: list_topics(url),
+        lambda: parse_url(url),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            call()
+        assert str(caught.value) == says
+
+
+def test_name_of_an_application_is_not_enough_to_write_a_stream() -> None:
+    evm: Any = "evm"
+    for call in (
+        lambda: Producer("null://", evm, producer_id="a"),
+        lambda: open_sink("null://", evm, producer_id="a"),
+        lambda: open_source("null://", evm),
+    ):
+        with pytest.raises(ConfigurationError, match=r"write cardinal\.apps\.get\('evm', chain_id=…\)") as caught:
+            call()
+        assert caught.value.setting == "app"
+    with pytest.raises(ConfigurationError, match="app must be an application, not <class 'dict'>"):
+        Producer("null://", {}, producer_id="a")  # type: ignore[arg-type]

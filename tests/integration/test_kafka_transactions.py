@@ -18,10 +18,10 @@ from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, name
 
 from cardinal.apps import Application, get
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import ClientStoppedError, ConfigurationError, DeliveryError, FencedError, OversizeError
+from cardinal.errors import ClientStoppedError, DeliveryError, FencedError
 from cardinal.producer import Producer
-from cardinal.protocols.streams import Batch, Completed, Payload, Reassembler, ReorgComplete, decode, reorg_topic
-from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Partition, Record
+from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic
+from cardinal.protocols.streams.types import BlockRef, Partition, Record
 from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports import open_source
 from cardinal.transports.kafka import TransactionalKafkaSink, transactions
@@ -29,10 +29,6 @@ from cardinal.transports.registry import list_topics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
-
-    from cardinal.apps import Application
-
 
 pytestmark = pytest.mark.broker
 
@@ -54,6 +50,8 @@ with Producer(url, small_stream(stem), producer_id="one") as producer:
             producer.reorg(BlockRef(number - 2, named(f"{number - 2}a")), side).result()
         print(number, flush=True)
 """
+
+
 HALF = """
 import sys
 from kafka_streams import a_block, small_stream
@@ -87,19 +85,6 @@ def _half_seen(records: list[Record], prefixes: tuple[str, ...] = ("a/",)) -> tu
     reassembler = Reassembler(prefixes, prefixes=prefixes)
     whole = {event.payload.hash for event in reassembler.receive(records) if isinstance(event, Completed)}
     return {record.key[1:33] for record in records if record.key[0] in {0, 3}}, whole
-
-
-def test_a_block_is_one_transaction_and_its_batch_is_sealed(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = small_stream(), _url(cardinal_broker)
-    with Producer(url, app, producer_id=app.default_topic) as producer:
-        for payload in a_chain("1a 2a 3a"):
-            producer.add(payload)
-        producer.flush(DEADLINE)
-        assert producer.stats[:2] == (3, 18)
-    records = everything_on(url, app)
-    spoken, whole = _half_seen(records)
-    assert spoken == whole == {named("1a"), named("2a"), named("3a")}
-    assert sum(SEALED_HEADER in dict(record.headers) for record in records) == 3
 
 
 def test_a_producer_killed_anywhere_leaves_nothing_half_for_readers_of_committed_records(
@@ -172,8 +157,9 @@ def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_an
 
 
 def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_it_is(
-    cardinal_broker: EmbeddedKafka,
+    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when the transaction in which the first one met it would be overdue."""
     app, other = small_stream(), small_stream()
     url = _url(cardinal_broker)
     with Producer(url, app, producer_id="one") as first, Producer(url, other, producer_id="one") as elsewhere:
@@ -182,8 +168,10 @@ def test_a_second_producer_with_the_same_id_ends_the_first_and_is_named_as_what_
             second.add(a_block("2a", "1a")).result(DEADLINE)
             with pytest.raises(FencedError, match="same id"):
                 first.add(a_block("2a", "1a")).result(DEADLINE)
+            monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
             with pytest.raises(FencedError, match="same id"):
-                first.add(a_block("3a", "2a"))
+                first.add(a_block("3a", "2a")).result(DEADLINE)
+            monkeypatch.undo()
             second.add(a_block("3a", "2a")).result(DEADLINE)
         elsewhere.add(a_block("1a", "0g")).result(DEADLINE)  # the same id on another stream
     assert not FencedError.retriable
@@ -235,76 +223,6 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
     producer.close()
     spoken, whole = _half_seen(everything_on(url, app))
     assert spoken == whole == {payload.hash for payload in payloads}
-
-
-def test_a_branch_within_the_threshold_is_one_transaction(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = small_stream(), _url(cardinal_broker)
-    with Producer(url, app, producer_id=app.default_topic) as producer:
-        for payload in a_chain("1a 2a 3a 4a"):
-            producer.add(payload)
-        producer.flush(DEADLINE)
-        reader = open_source(url, app)
-        reader.assign({where: high for where, (_, high) in reader.watermarks().items()})
-        branch = a_chain("3b 4b 5b", root="2a", values=200)
-        producer.reorg(BlockRef(2, named("2a")), branch)
-        producer.add(a_block("6b", "5b"))
-        seen: list[Record] = []
-        deadline = time.monotonic() + DEADLINE
-        while named("6b") not in {record.key[1:33] for record in seen}:
-            assert time.monotonic() < deadline
-            seen += [record for record in reader.poll(10_000, 0.05) if record.key]
-        reader.close()
-        producer.flush(DEADLINE)
-    records = everything_on(url, app)
-    spoken, whole = _half_seen(records)
-    assert spoken == whole >= {named("5b"), named("6b")}
-    for partition in {record[:2] for record in records}:
-        order = [r.key[1:33] for r in records if r[:2] == partition and r.key[1:33] != named("6b")]
-        first = next((at for at, block in enumerate(order) if block.endswith(b"b")), len(order))
-        assert all(block.endswith(b"b") for block in order[first:])
-
-
-def test_a_deep_branch_is_one_transaction_with_its_announcement(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = small_stream(threshold=2), _url(cardinal_broker)
-    with Producer(url, app, producer_id=app.default_topic) as producer:
-        for payload in a_chain("1a 2a 3a 4a 5a"):
-            producer.add(payload)
-        branch = a_chain("2b 3b 4b 5b 6b", root="1a")
-        producer.reorg(BlockRef(1, named("1a")), branch).result(DEADLINE)
-    channel = reorg_topic(app.default_topic, named("1a"))
-    records = everything_on(url, app, [channel])
-    messages = [decode(record.key, record.value) for record in records]
-    assert [m.hash for m in messages if isinstance(m, Batch)] == [payload.hash for payload in branch]
-    assert messages[-1] == ReorgComplete(named("1a"), 1)
-    assert [r.key for r in everything_on(url, app, [app.default_topic]) if r.key[:1] == b"\5"] == [b"\5" + named("1a")]
-
-
-def test_an_oversize_value_is_refused_before_a_transaction_begins(cardinal_broker: EmbeddedKafka) -> None:
-    app, url = small_stream(), _url(cardinal_broker, "&cardinal.max.message.bytes=20000")
-    with Producer(url, app, producer_id=app.default_topic) as producer:
-        with pytest.raises(OversizeError) as caught:
-            producer.add(Payload(1, named("1a"), named("0g"), 1, {"a/1": b"x", "a/big": bytes(20_001)}))
-        assert (caught.value.path, caught.value.limit) == ("a/big", 20_000)
-        assert caught.value.size > 20_001
-        producer.add(a_block("1a", "0g")).result(DEADLINE)
-    assert _half_seen(everything_on(url, app))[0] == {named("1a")}
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ("transactional=always", "'none' or 'update'"),
-        ("transactional.id=x", "transactional=update"),
-        ("transaction.timeout.ms=500", "transactional=update"),
-        ("transactional=update&transaction.timeout.ms=soon", "transaction.timeout.ms"),
-        ("transactional=update&transaction.timeout.ms=99999999", "transaction.timeout.ms"),
-    ],
-)
-def test_transaction_settings_that_cannot_work_are_named(
-    cardinal_broker: EmbeddedKafka, options: str, says: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        Producer(f"kafka://{cardinal_broker.bootstrap}?{options}", small_stream(), producer_id="one")
 
 
 def test_a_produce_command_that_another_one_with_its_id_took_over_from_ends_and_says_so(
@@ -438,11 +356,6 @@ def _hang_once(producer: Producer, monkeypatch: pytest.MonkeyPatch, error: Excep
     monkeypatch.setattr(sink, "_send", hang)
 
 
-def _blocks(app: Application, broker: EmbeddedKafka) -> list[bytes]:
-    found = everything_on(f"kafka://{broker.bootstrap}?transactional=update", app)
-    return sorted(record.key[1:] for record in found if record.key[:1] == bytes((BATCH,)))
-
-
 @pytest.mark.parametrize("aborted", [False, True])
 def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_again(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, *, aborted: bool
@@ -469,23 +382,4 @@ def test_a_producer_whose_transaction_was_overdue_stops_and_a_new_one_sends_agai
     with Producer(url, app, producer_id="hung") as producer:
         for number in (2, 3):
             producer.add(a_block(f"{number}a", f"{number - 1}a")).result(DEADLINE)
-    assert len(_blocks(app, cardinal_broker)) == 3
-
-
-def test_another_producer_with_the_same_id_is_no_reason_for_a_new_one(
-    cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither at once nor when the transaction in which it was met would be overdue."""
-    url = f"kafka://{cardinal_broker.bootstrap}?transactional=update&transaction.timeout.ms=60000"
-    app = small_stream()
-    with Producer(url, app, producer_id="same") as first, Producer(url, app, producer_id="same") as second:
-        second.add(a_block("1a", "0g")).result(DEADLINE)
-        with pytest.raises(FencedError):
-            first.add(a_block("1a", "0g")).result(DEADLINE)
-        monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 3600))
-        with pytest.raises(FencedError):
-            first.add(a_block("1a", "0g")).result(DEADLINE)
-        monkeypatch.undo()
-        second.add(a_block("2a", "1a")).result(DEADLINE)
-    assert not FencedError.retriable
-    assert len(_blocks(app, cardinal_broker)) == 2
+    assert len([one for one in everything_on(url, app) if one.key[:1] == bytes((BATCH,))]) == 3
