@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
@@ -100,6 +100,11 @@ def ask(socket: ClientConnection, request: protocol.Request) -> protocol.Answer:
     return protocol.decode_answer(message)
 
 
+def join(url: str, **options: Any) -> ClientConnection:  # noqa: ANN401 - of the library
+    """A connection of a client to a real server, without a client."""
+    return connect(url, **{"subprotocols": SPOKEN, "compression": None, "proxy": None, **options})
+
+
 def begin(socket: ClientConnection, topic: str, at: int) -> None:
     """Read a topic of a real server: from its start (0) or its end (1)."""
     opened = ask(socket, protocol.GetWatermarks(1, (topic,)))
@@ -113,19 +118,8 @@ def grant(socket: ClientConnection, size: int) -> None:
     socket.send(protocol.encode_message(protocol.Credit(size)))
 
 
-def greedy(stack: ExitStack, port: int, topic: str, at: int, plain: sockets.socket | None = None) -> None:
-    """A client that gives all the leave there is, and then does not take what comes; it begins at the start or end."""
-    uri = f"ws://127.0.0.1:{port}"
-    connection = stack.enter_context(
-        connect(
-            uri,
-            sock=plain,
-            subprotocols=[Subprotocol(protocol.SUBPROTOCOL)],
-            compression=None if plain else "deflate",
-            proxy=None,
-            max_queue=1,
-            close_timeout=0.1,
-        )
-    )
+def greedy(stack: ExitStack, url: str, topic: str, at: int, plain: sockets.socket | None = None) -> None:
+    """A client that grants all credit and accepts nothing of what is sent; it begins at the start or end."""
+    connection = stack.enter_context(join(url, sock=plain, max_queue=1, close_timeout=0.1))
     begin(connection, topic, at)
     grant(connection, 2**32 - 1)

@@ -1,4 +1,4 @@
-"""Many clients of one server: fast, slow, old, and such that accept nothing."""
+"""Clients of one server: fast, slow, old, and such that accept nothing; topics and channels that change under them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,34 @@ import asyncio
 import random
 import socket
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from commands import fresh_chain_id
 from websockets.asyncio.client import connect as asyncio_connect
-from websockets.sync.client import connect
 
+from cardinal import apps
 from cardinal.consumer import Consumer
 from cardinal.errors import CursorExpiredError, TopicError
-from cardinal.producer import Producer
 from cardinal.protocols.streams.types import Routed
 from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.transports import list_topics, open_source
+from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.websocket.protocol import SUBPROTOCOL, GetWatermarks, encode_message
-from scripted_server import begin, grant, greedy
+from scripted_server import begin, grant, greedy, join
 from serving import APP, DEADLINE, Served, fill, from_start, publish, read, serving, until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate, Payload, Record
+    from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
+
 
 MAKER = ChainGenerator(seed=11)
 
@@ -75,27 +79,6 @@ def content_of(updates: list[ChainUpdate]) -> dict[bytes, object]:
     return {block.hash: block for update in updates for block in update.added}
 
 
-@pytest.mark.parametrize("ring_bytes", [8 << 20, 10_000])
-def test_twenty_clients_of_any_speed_get_the_same_chain(broker: MemoryBroker, ring_bytes: int) -> None:
-    payloads = MAKER.payloads(60)
-    head = heaviest(payloads).hash
-    publish(broker.url, APP, payloads[:20])
-    with serving(broker.url, APP, buffer_bytes=ring_bytes, catch_up_max=3) as served, ThreadPoolExecutor(20) as pool:
-        options = ("?window.bytes=3000", "", "?window.bytes=1000000", "?window.bytes=20000")
-        readers = [
-            pool.submit(follow, served.url + options[index % 4], head, pause=(0.0, 0.001, 0.004)[index % 3])
-            for index in range(20)
-        ]
-        for first in range(20, len(payloads), 10):
-            publish(broker.url, APP, payloads[first : first + 10])
-        expected = follow(broker.url, head)
-        results = [reader.result(60) for reader in readers]
-        status = served.status
-    assert {tuple(chain_of(updates)) for updates in results} == {tuple(chain_of(expected))}
-    assert content_of(results[0])[head] == content_of(expected)[head]
-    assert status.protocol_errors_total == status.slow_clients_closed_total == 0
-
-
 def test_a_consumer_over_websocket_equals_one_over_memory_and_their_cursors_are_interchangeable(
     broker: MemoryBroker,
 ) -> None:
@@ -135,30 +118,6 @@ def test_the_stream_is_found_by_name_and_nothing_else_is_shown(broker: MemoryBro
         source.close()
 
 
-def test_a_reorg_deeper_than_the_threshold_comes_through_its_channel() -> None:
-    app = APP.model_copy(update={"reorg_threshold": 4})
-    line = MAKER.fork("1a 2a 3a 4a 5a 6a 7a 8a 9a 10a 11a 12a")
-    branch = MAKER.fork("2b 3b 4b 5b 6b 7b 8b 9b 10b 11b 12b 13b", root="1a")
-    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
-        broker.sink(app, producer_id="a").close()
-        with (
-            serving(broker.url, app) as served,
-            Consumer(served.url, app, idle_timeout=DEADLINE) as consumer,
-            Producer(broker.url, app, producer_id="a") as producer,
-        ):
-            for payload in line:
-                producer.add(payload)
-            producer.flush(DEADLINE)
-            updates = []
-            seen = iter(consumer)
-            while not updates or updates[-1].added[-1].hash != line[-1].hash:
-                updates.append(next(seen))
-            producer.reorg(line[0].ref, branch).result(DEADLINE)
-            update = next(seen)
-    assert [block.hash for block in update.removed] == [payload.hash for payload in reversed(line[1:])]
-    assert [block.hash for block in update.added] == [payload.hash for payload in branch]
-
-
 def test_partitions_that_are_added_are_served(broker: MemoryBroker) -> None:
     topic = APP.default_topic
     with serving(broker.url, APP) as served:
@@ -171,10 +130,6 @@ def test_partitions_that_are_added_are_served(broker: MemoryBroker) -> None:
         source.close()
 
 
-def _total(broker: MemoryBroker) -> int:
-    return len(broker.records())
-
-
 def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_nothing(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, buffer_bytes=100_000) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=50000", APP))
@@ -183,7 +138,7 @@ def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_not
         sent = served.status.sent_bytes_total
         assert sent < 50_000 + 2 * (256 << 10)
         assert served.status.ring_bytes <= 100_000
-        found = read(source, _total(broker))
+        found = read(source, len(broker.records()))
         assert sorted(found) == broker.records()
         source.close()
 
@@ -212,7 +167,7 @@ def test_a_client_that_leaves_without_reading_its_answers_is_released(broker: Me
 def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) -> None:
     with (
         serving(broker.url, APP, slow_timeout=0.1) as served,
-        connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as socket,
+        join(served.url) as socket,
     ):
         begin(socket, APP.default_topic, 1)
         fill(broker, 100, 1_000)
@@ -246,7 +201,7 @@ def test_a_stalled_client_does_not_keep_others_from_catching_up(broker: MemoryBr
         stalled = [from_start(open_source(f"{served.url}?window.bytes=5000", APP)) for _ in range(3)]
         until(lambda: served.status.catch_up_clients)
         with ThreadPoolExecutor(6) as pool:
-            total = _total(broker)
+            total = len(broker.records())
             others = [pool.submit(_read_all, served, total) for _ in range(6)]
             assert {other.result(60) for other in others} == {total}
         for source in stalled:
@@ -262,13 +217,7 @@ def _read_all(served: Served, total: int) -> int:
         source.close()
 
 
-CLIENTS = 100
-
-
-ROUNDS = 10
-
-
-RECORDS = 60
+CLIENTS, ROUNDS, RECORDS = 100, 10, 60
 
 
 def test_a_hundred_clients_of_which_a_third_is_slow_all_get_everything_once_and_in_order() -> None:
@@ -311,9 +260,6 @@ def test_a_hundred_clients_of_which_a_third_is_slow_all_get_everything_once_and_
     assert status.ring_bytes <= 40_000
 
 
-MB = 1 << 20
-
-
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system has no such bound")
 def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
     app = ChainGenerator().application
@@ -324,12 +270,170 @@ def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
         plain = stack.enter_context(socket.socket())
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)  # its own side's buffers are no matter here
         plain.connect(("127.0.0.1", served.port))
-        greedy(stack, served.port, app.default_topic, 0, plain)
+        greedy(stack, served.url, app.default_topic, 0, plain)
         until(lambda: served.status.unsent_bytes)
-        assert served.status.sent_bytes_total < 2 * MB
+        assert served.status.sent_bytes_total < 2 << 20
         plain.shutdown(socket.SHUT_RDWR)
     sink.close()
 
 
 def _key(block: int, number: int) -> bytes:
     return b"\x03" + (block * 1_000 + number).to_bytes(32, "big")
+
+
+CHANNEL = f"{APP.default_topic}-re-ab"
+
+
+class Broker(MemoryBroker):
+    """A broker in memory, one of whose topics may be deleted for a while."""
+
+    deleted = ""
+
+    def read(self, positions: Mapping[Partition, int], limit: int, timeout: float) -> list[Record]:
+        if any(topic == self.deleted for topic, _ in positions):
+            raise TopicError(f"the topic {self.deleted} is gone", topic=self.deleted)
+        return super().read(positions, limit, timeout)
+
+
+@pytest.fixture
+def channels() -> Iterator[Broker]:
+    with Broker(uuid.uuid4().hex, partitions=1) as channels:
+        channels.sink(APP, producer_id="a").close()
+        yield channels
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system buffers all of it for the slow one")
+def test_a_catch_up_read_of_a_slow_client_that_has_credit_ends_while_others_wait(channels: Broker) -> None:
+    sink = channels.sink(APP, producer_id="a")
+    sink.send([Routed(APP.default_topic, b"\x03%032d" % n, bytes(10_000)) for n in range(2_000)], None).result(DEADLINE)
+    with ExitStack() as stack:
+        served = stack.enter_context(
+            serving(channels.url, APP, buffer_bytes=50_000, catch_up_max=1, compression="none")
+        )
+        plain = stack.enter_context(socket.socket())
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        plain.connect(("127.0.0.1", served.port))
+        greedy(stack, served.url, APP.default_topic, 0, plain)
+        until(lambda: served.status.unsent_bytes and served.status.catch_up_clients)
+        other = from_start(open_source(served.url, APP, topics=[APP.default_topic]))
+        stack.callback(other.close)
+        total = len(channels.records(APP.default_topic))
+        assert len(read(other, total)) == total
+        assert served.status.slow_clients_closed_total == 0
+        assert served.status.sent_records_total < 2 * total, "the slow one has everything too"
+        plain.shutdown(socket.SHUT_RDWR)
+    sink.close()
+
+
+def test_a_client_that_leaves_a_deleted_channel_leaves_the_recreated_one_to_the_others(channels: Broker) -> None:
+    sink = channels.sink(APP, producer_id="a")
+    sink.open_channel(CHANNEL)
+    sink.close()
+    with serving(channels.url, APP) as served, ExitStack() as stack:
+        old, new, late = (stack.enter_context(join(served.url)) for _ in range(3))
+        begin(old, CHANNEL, 0)
+        channels.deleted = CHANNEL
+        assert "topic" in str(old.recv(DEADLINE)).lower()
+        channels.deleted = ""
+        begin(new, CHANNEL, 0)
+        old.close()
+        until(lambda: served.status.clients == 2 and _readers() == 2)  # of the application's topics, and of the channel
+        begin(late, CHANNEL, 0)
+        assert _readers() == 2, "the channel is read twice"
+
+
+def _readers() -> int:
+    return sum(thread.name == "cardinal-serve-read" for thread in threading.enumerate())
+
+
+def _poll(source: Source) -> None:
+    """Until it raises."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        source.poll(10, 0.2)
+
+
+def _cut(broker: MemoryBroker, kept: int) -> None:
+    """Every partition loses its newest records, as where a broker that lacked them leads, or topics are made anew."""
+    with broker._changed:
+        for log in broker._logs.values():
+            del log.records[kept:]
+        broker._changed.notify_all()
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+def test_records_that_are_no_longer_there_end_a_reading_as_they_end_a_direct_one(
+    broker: MemoryBroker, kept: int
+) -> None:
+    """Also that of a client which had paused, whose offsets are filled with other records by the time it goes on."""
+    fill(broker, 20)
+    with serving(broker.url, APP) as served:
+        direct = from_start(open_source(broker.url, APP))
+        source, paused = (from_start(open_source(served.url, APP)) for _ in range(2))
+        for each in (direct, source, paused):
+            read(each, len(broker.records()))
+        paused.pause(paused.positions())
+        stood = source.positions()
+        _cut(broker, kept)
+        for each in (direct, source):
+            with pytest.raises(CursorExpiredError) as caught:
+                _poll(each)
+            assert all(stood[where] == at for where, (at, _) in caught.value.missing.items())
+            assert caught.value.missing
+        fill(broker, 100)
+        paused.pause(())
+        with pytest.raises(CursorExpiredError):
+            _poll(paused)
+        assert served.status.upstream_connected
+        for each in (source, paused):  # and both may begin again
+            assert sorted(read(from_start(each), len(broker.records()))) == broker.records()
+            each.close()
+
+
+def test_what_retention_removes_before_the_server_has_read_it_ends_nobody_who_does_not_need_it(
+    broker: MemoryBroker,
+) -> None:
+    with serving(broker.url, APP) as served:
+        source = open_source(served.url, APP)
+        source.assign({where: high for where, (_, high) in source.watermarks().items()})
+        with broker._changed:  # written and removed in one moment
+            for topic, number in broker._logs:
+                for _ in range(5):
+                    broker._append(topic, number, b"k", b"v", ())
+                broker.trim(topic, number, 3)
+            broker._changed.notify_all()
+        with pytest.raises(CursorExpiredError, match="retention"):  # it needs them: it has read 1 of each
+            _poll(source)
+        low = {where: marks[0] for where, marks in broker.marks(source.partitions()).items()}
+        source.assign(low)
+        read(source, len(broker.records()))
+        fill(broker, 5)
+        read(source, 5)
+        assert served.status.upstream_connected
+        source.close()
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_deleted_under_the_server_ends_the_reading_and_the_server(
+    cardinal_broker: EmbeddedKafka,
+) -> None:
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - only this test needs it
+
+    app = apps.get("evm", chain_id=fresh_chain_id())
+    url = f"kafka://{cardinal_broker.bootstrap}"
+    sink = open_sink(url, app, producer_id="a")
+    sink.close()
+    with serving(url, app) as served:
+        client = from_start(open_source(served.url, app))
+        read(client, len(client.partitions()))  # a heartbeat in each
+        admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
+        for done in admin.delete_topics([app.default_topic]).values():
+            done.result(DEADLINE)
+        with pytest.raises(TopicError) as caught:
+            _poll(client)
+        assert caught.value.topic == app.default_topic
+        assert str(caught.value).count(". ") == 0
+        with pytest.raises(TopicError, match=app.default_topic):  # and `cardinal serve` ends with it
+            served.do(served.service.run())
+        assert not served.status.upstream_connected
+        client.close()

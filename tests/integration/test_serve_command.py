@@ -189,7 +189,7 @@ def test_clients_that_ask_for_everything_and_read_nothing_cost_a_bounded_amount(
         )
         until(lambda: listens(port), 60)
         for client in range(CLIENTS):
-            greedy(stack, port, app.default_topic, client % 2)
+            greedy(stack, f"ws://127.0.0.1:{port}", app.default_topic, client % 2)
         before = _resident(server.pid)
         peak = before
         for block in range(60):

@@ -8,16 +8,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from websockets.sync.client import connect
 
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve.status import StatusCollector
 from cardinal.testing import MemoryBroker
 from cardinal.transports import open_source
-from cardinal.transports.websocket.protocol import SUBPROTOCOL
 from compose import services
-from scripted_server import begin
+from scripted_server import begin, join
 from serving import APP, DEADLINE, Served, fill, from_start, metrics, page, read, serving, until
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def test_a_client_that_lags_is_seen_in_records_and_seconds(broker: MemoryBroker)
         assert "head_age_seconds" not in before
         assert (before["clients"], before["sent_bytes_total"], before["upstream_connected"]) == (0, 0, 1)
         source = from_start(open_source(served.url, APP))
-        with connect(served.url, subprotocols=[SUBPROTOCOL], proxy=None) as client:
+        with join(served.url) as client:
             begin(client, APP.default_topic, 1)
             fill(broker, 100, 1_000)
             until(lambda: metrics(endpoint.address)["read_records_total"] == 100)

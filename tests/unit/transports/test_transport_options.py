@@ -127,29 +127,40 @@ def test_an_option_of_another_transport_is_refused(tmp_path: Path, opened: Openi
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        (
-            "ws://host?ssl.ca.location=/ca",
-            "ssl.ca.location is for TLS, and ws:// is not encrypted: write wss://host:80",
-        ),
+        (f"ws://user:{SECRET}@host", "token_file"),
+        ("ws://host?nonsense=1", "window.bytes"),
+        ("ws://host?window.bytes=0", "window.bytes"),
+        ("ws://host?path=relative", "path"),
+        (f"ws://host?token={SECRET}%0a", "no header can carry"),
+        ("ws://host?ssl.ca.location=/ca", "is for TLS, and ws:// is not encrypted: write wss://host:80"),
         (f"ws://host?ssl.key.password={SECRET}", "ssl.key.password is for TLS"),
         (f"wss://host?ssl.key.password={SECRET}", "ssl.key.password is of no use without ssl.certificate.location"),
         ("wss://host?ssl.key.location=/key", "ssl.key.location is of no use without ssl.certificate.location"),
+        ("wss://host?ssl.ca.location=/does/not/exist", "ssl.ca.location cannot be used: No such file"),
     ],
 )
-def test_an_option_of_a_certificate_is_refused_where_none_is_sent(url: str, says: str) -> None:
-    assert says in str(_refused(lambda: websocket_settings(parse_url(url))))
+def test_a_websocket_option_that_cannot_work_is_named(url: str, says: str) -> None:
+    assert says in str(_refused(lambda: open_source(url, APP)))
 
 
-def test_a_servers_token_may_come_from_the_environment_where_it_is_not_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_websocket_url_has_hosts_and_a_path_and_cannot_be_written_to() -> None:
+    assert websocket_settings(parse_url("ws://a,b:9?path=/x")).addresses == ("ws://a:80/x", "ws://b:9/x")
+    assert websocket_settings(parse_url("wss://a")).addresses == ("wss://a:443/",)
+    assert websocket_settings(parse_url("cardinal://[::1]")).addresses == ("ws://[::1]:8765/",)
+    assert "read only" in str(_refused(lambda: open_sink("ws://127.0.0.1:1", APP, producer_id="a")))
+
+
+def test_a_servers_token_comes_from_the_url_its_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def headers(options: str = "") -> tuple[tuple[str, str], ...]:
+        return websocket_settings(parse_url(f"ws://host{options}")).headers
+
     monkeypatch.setenv("CARDINAL_TOKEN", "")
-    assert websocket_settings(parse_url("ws://host")).headers == ()
+    assert headers() == ()
     monkeypatch.setenv("CARDINAL_TOKEN", f"{SECRET}\n")
-    error = _refused(lambda: websocket_settings(parse_url("ws://host")))
-    assert "the token of CARDINAL_TOKEN has characters" in str(error)
-
-
-def test_a_servers_token_is_read_from_its_file(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("one")
-    settings = websocket_settings(parse_url(f"ws://host?token_file={file}"))
-    assert settings.headers == (("Authorization", "Bearer one"),)
+    assert "the token of CARDINAL_TOKEN has characters" in str(_refused(headers))
+    monkeypatch.setenv("CARDINAL_TOKEN", "two")
+    assert headers() == (("Authorization", "Bearer two"),)
+    (tmp_path / "token").write_text("one")
+    assert headers(f"?token_file={tmp_path}/token") == headers("?token=one") == (("Authorization", "Bearer one"),)
