@@ -50,10 +50,14 @@ def _open(name: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[R
 @pytest.fixture(params=TRANSPORTS)
 def room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """Transports that give back what they are given."""
-    yield from _open(request.param, request, tmp_path / "log")
+    for room in _open(request.param, request, tmp_path / "log"):
+        yield room
+        room.close()
 
 
 @pytest.fixture(params=[*TRANSPORTS, "null"])
 def any_room(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Room]:
     """All of them."""
-    yield from _open(request.param, request, tmp_path / "log")
+    for room in _open(request.param, request, tmp_path / "log"):
+        yield room
+        room.close()

@@ -1,16 +1,17 @@
-"""The transports under the contract: for each a room with topics of its own, and a way to remove old records."""
+"""The transports under the contract: a room with topics of its own for each; their messages and readers."""
 
 from __future__ import annotations
 
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cardinal.protocols.streams.types import Routed
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import Sink, Source, open_sink, open_source
 from cardinal.transports.file.folders import numbers_of, path_of
@@ -20,6 +21,8 @@ from serving import serving
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Record
+    from cardinal.protocols.streams.types import Partition
+
 
 DEADLINE = 20.0
 PARTITIONS = 3
@@ -49,6 +52,7 @@ class Room:
         seeks: how many assignments a test may try: on a real server each costs a fifth of a second.
         members: how many copies of a record a reader sees: one in every member of a mux.
         writes: how it is written to, where that is elsewhere.
+        opened: sinks and sources that are closed at the end of the test.
 
     """
 
@@ -59,12 +63,21 @@ class Room:
     members: int = 1
     seeks: int = 1_000
     writes: str = ""
+    opened: list[Sink | Source] = field(default_factory=list)
 
     def sink(self, producer_id: str = "a") -> Sink:
-        return open_sink(self.writes or self.url, self.app, producer_id=producer_id)
+        sink = open_sink(self.writes or self.url, self.app, producer_id=producer_id)
+        self.opened.append(sink)
+        return sink
 
-    def source(self) -> Source:
-        return open_source(self.url, self.app)
+    def source(self, topics: Sequence[str] | None = None) -> Source:
+        source = open_source(self.url, self.app, topics=topics)
+        self.opened.append(source)
+        return source
+
+    def close(self) -> None:
+        for one in self.opened:
+            one.close()
 
     def places(self, key: bytes) -> set[int]:
         """The partitions that a key belongs in."""
@@ -78,6 +91,10 @@ class Room:
             for member in range(self.members)
             for number in range(PARTITIONS)
         )
+
+
+def ends_of(source: Source) -> dict[Partition, int]:
+    return {tp: high for tp, (_, high) in source.watermarks().items()}
 
 
 def from_start(source: Source) -> Source:
@@ -174,3 +191,56 @@ def mux(folder: Path) -> Room:
 def file_url(folder: Path) -> str:
     sizes = f"cardinal.partitions={PARTITIONS}&cardinal.max.message.bytes={LIMIT}"
     return f"file://{folder}?segment.bytes=1000&{sizes}"
+
+
+def block(app: Names, name: int, messages: int = 10) -> tuple[list[Routed], Routed]:
+    block_hash = name.to_bytes(32, "big")
+    content = [
+        Routed(
+            app.other if index % 2 else app.default_topic, b"\x03" + block_hash + b"p/%d" % index, b"value %d" % index
+        )
+        for index in range(messages)
+    ]
+    return content, Routed(app.default_topic, b"\x00" + block_hash, b"batch")
+
+
+def read(source: Source, count: int, limit: int = 100) -> list[Record]:
+    """Exactly ``count`` records with a key, and nothing after them."""
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+        found += with_key(source.poll(limit, 0.2))
+    found += with_key(source.poll(limit, 0.05))
+    assert len(found) == count
+    return found
+
+
+def read_to_the_end(source: Source) -> list[Record]:
+    """Everything below the watermarks, heartbeats too."""
+    ends = ends_of(source)
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while any(at < ends[partition] for partition, at in source.positions().items()):
+        assert time.monotonic() < deadline, f"{source.positions()} of {ends}"
+        found += source.poll(100, 0.2)
+    return found
+
+
+def read_partition(source: Source, where: tuple[str, int], end: int) -> list[Record]:
+    found: list[Record] = []
+    deadline = time.monotonic() + DEADLINE
+    while source.positions()[where] < end:
+        assert time.monotonic() < deadline
+        found += source.poll(100, 0.2)
+    return found
+
+
+def filled(room: Room, blocks: int) -> Source:
+    """A source of a room into which these blocks were written."""
+    sink = room.sink()
+    for number in range(blocks):
+        sink.send(*block(room.app, number))
+    sink.flush(DEADLINE)
+    sink.close()
+    return room.source()

@@ -1,7 +1,6 @@
 """The embedded broker itself: what survives which end."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -126,15 +125,6 @@ def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKa
     own.pause()
     own.stop()  # SIGTERM reaches a paused broker too
     assert not own.running
-
-
-@pytest.mark.slow
-def test_a_broker_that_somebody_else_killed_starts_again(own: EmbeddedKafka) -> None:
-    assert own.pid is not None
-    os.kill(own.pid, signal.SIGKILL)
-    assert within(10, lambda: not own.running)
-    own.start()
-    assert len(produce(own.client_config(), "numbers", range(3))) == 3
 
 
 def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None:

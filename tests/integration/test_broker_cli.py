@@ -94,12 +94,6 @@ def test_what_a_crash_left_behind_misleads_nobody(commands: Commands) -> None:
     assert commands.up()["bootstrap"] == first["bootstrap"]
 
 
-def test_a_port_in_use_is_one_sentence(commands: Commands) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert f"port {port} is in use" in commands.refused("up", "--port", port)
-
-
 def test_another_port_than_that_of_the_running_broker_is_one_sentence(commands: Commands) -> None:
     first = commands.up()
     assert f"already runs at {first['bootstrap']}" in commands.refused("up", "--port", "1")

@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from cardinal.cli.jar_bar import JarBar
@@ -22,34 +23,33 @@ def test_kills_its_own(cardinal_killable_broker):
 """
 
 
-def test_a_named_broker_is_used_and_whoever_would_kill_it_is_skipped_with_the_reason(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("environ", "outcome", "reason"),
+    [
+        ({}, "1 passed, 2 skipped", "CARDINAL_TEST_BROKER names one that is not ours"),
+        (
+            {"CARDINAL_TEST_BROKER": "docker", "DOCKER_HOST": "unix:///nowhere/nobody.sock"},
+            "3 skipped",
+            "CARDINAL_TEST_BROKER=docker, and no Docker engine answers",
+        ),
+    ],
+    ids=["a named broker", "docker without an engine"],
+)
+def test_a_broker_that_the_environment_names_is_used_or_skipped_with_the_reason(
+    tmp_path: Path, environ: dict[str, str], outcome: str, reason: str
+) -> None:
     (tmp_path / "test_users.py").write_text(USERS_TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_users.py"],
         cwd=tmp_path,
-        env={"CARDINAL_TEST_BROKER": "127.0.0.1:1"},
+        env={"CARDINAL_TEST_BROKER": "127.0.0.1:1", **environ},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert "1 passed, 2 skipped" in done.stdout
-    assert "CARDINAL_TEST_BROKER names one that is not ours" in done.stdout
-
-
-def test_the_choice_of_docker_without_an_engine_skips_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "test_users.py").write_text(USERS_TESTS)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_users.py"],
-        cwd=tmp_path,
-        env={"CARDINAL_TEST_BROKER": "docker", "DOCKER_HOST": f"unix://{tmp_path}/nobody.sock"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert "3 skipped" in done.stdout, done.stdout
-    assert "CARDINAL_TEST_BROKER=docker, and no Docker engine answers" in done.stdout
+    assert outcome in done.stdout, done.stdout
+    assert reason in done.stdout
 
 
 def report_all(bar: JarBar) -> None:
