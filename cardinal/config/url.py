@@ -120,7 +120,7 @@ class TransportUrl:
         return replace(self, options=MappingProxyType({**options, **self.options}))
 
     def with_options(self, options: Mapping[str, str]) -> TransportUrl:
-        """The same with these options in location of its own of that name; members of a mux keep theirs."""
+        """The same with these options in place of its own of that name; members of a mux keep theirs."""
         return replace(self, options=MappingProxyType({**self.options, **options}))
 
     @property
@@ -212,7 +212,7 @@ class NodeUrl:
         return self.nodes[0].parts.scheme
 
     def with_options(self, options: Mapping[str, str]) -> NodeUrl:
-        """The same with these options in location of its own of that name."""
+        """The same with these options in place of its own of that name."""
         return replace(self, options=MappingProxyType({**self.options, **options}))
 
     def __str__(self) -> str:

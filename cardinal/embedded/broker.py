@@ -25,14 +25,14 @@ from cardinal.errors import DataInUseError, EmbeddedBrokerError, PortInUseError
 
 from .child_process import ChildProcess
 from .directories import try_lock, writable, write_atomically
-from .format import format_logs
-from .launch import HEAP_MB, prepare
+from .java import find_java
+from .launch import HEAP_MB, format_logs, kafka_command
 from .pidfile import LOCK_FILE, PID_FILE, RunningBroker, find_broker, remove_pid_file, write_pid_file
 from .properties import Membership, properties
 from .readiness import wait_until_ready
 from .scram_users import create_scram_users
 from .security import PLAIN_TEXT, Security
-from .state import BrokerState, load_state, next_state, save_state
+from .state import load_state, next_state, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,18 +151,13 @@ class EmbeddedKafka:
             return self
         self._end_child()
         writable(self.data, hint="take another data folder")
-        launch = prepare(
-            java=self._java,
-            progress=self._progress,
-            heap_mb=self._heap_mb,
-            jars=self._jars,
-        )
-        self._java = launch.java
+        self._java = self._java or find_java()
+        command = kafka_command(java=self._java, progress=self._progress, heap_mb=self._heap_mb, jars=self._jars)
         deadline = time.monotonic() + timeout
         chosen_here = self._port is None and self._state is None
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
-                self._start_once(launch.command, deadline)
+                self._start_once(command, deadline)
                 break
             except PortInUseError:
                 # Another process may take a port between our choice and Kafka's bind; no client knows it yet.
@@ -229,10 +224,21 @@ class EmbeddedKafka:
     def _start_once(self, command: Sequence[str], deadline: float) -> None:
         lock = self._lock()
         try:
-            state = self._settle()
-            write_atomically(self.data / _CONFIGURATION, self._configuration(state), mode=0o600)
+            state = next_state(self._state, self._port, member=self._membership.brokers > 1)
+            if state != self._state:
+                save_state(self.data, state)
+            self._state = state
+            configuration = properties(
+                state,
+                self._properties,
+                membership=self._membership,
+                security=self.security,
+                advertised=self._advertised,
+            )
+            write_atomically(self.data / _CONFIGURATION, configuration, mode=0o600)
             format_logs(command, self.data, state.cluster_id, _CONFIGURATION)
-            self._rotate_log()
+            if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
+                self.log.replace(self.log.with_suffix(".log.1"))
             # Kafka unpacks a library of 280 kB at every start, and one that is killed leaves it behind.
             args = [f"-Djava.io.tmpdir={self.data}", "kafka.Kafka", _CONFIGURATION]
             self._child = ChildProcess([*command, *args], log=self.log, folder=self.data, keep=lock)
@@ -263,27 +269,6 @@ class EmbeddedKafka:
             time.sleep(0.01)
         (self.data / PID_FILE).unlink(missing_ok=True)  # its writer has ended: the lock is ours
         return lock
-
-    def _settle(self) -> BrokerState:
-        """The state of this start, saved for the next."""
-        state = next_state(self._state, self._port, member=self._membership.brokers > 1)
-        if state != self._state:
-            save_state(self.data, state)
-        self._state = state
-        return state
-
-    def _configuration(self, state: BrokerState) -> str:
-        return properties(
-            state,
-            self._properties,
-            membership=self._membership,
-            security=self.security,
-            advertised=self._advertised,
-        )
-
-    def _rotate_log(self) -> None:
-        if self.log.exists() and self.log.stat().st_size > _LOG_LIMIT:
-            self.log.replace(self.log.with_suffix(".log.1"))
 
     # --- the process ----------------------------------------------------------------------------------------
 

@@ -39,26 +39,29 @@ class ChildProcess:
             keep: a descriptor that stays open in the child (and there only, once the caller has closed it).
 
         """
-        # Sessions of their own: Ctrl-C in the owner's terminal is the owner's to handle.
-        with log.open("ab") as output:
-            self.process = subprocess.Popen(  # noqa: S603 - the caller's program
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                pass_fds=(keep,),
-                start_new_session=True,
-            )
         reading, self._lifeline = os.pipe()
         try:
-            self._guard = subprocess.Popen(  # noqa: S603 - a fixed shell script
-                ["/bin/sh", "-c", _GUARD, str(self.process.pid)], stdin=reading, start_new_session=True
-            )
+            # Sessions of their own: Ctrl-C in the owner's terminal is the owner's to handle.
+            with log.open("ab") as output:
+                self.process = subprocess.Popen(  # noqa: S603 - the caller's program
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=folder,
+                    pass_fds=(keep,),
+                    start_new_session=True,
+                )
+            try:
+                self._guard = subprocess.Popen(  # noqa: S603 - a fixed shell script
+                    ["/bin/sh", "-c", _GUARD, str(self.process.pid)], stdin=reading, start_new_session=True
+                )
+            except BaseException:
+                self.process.kill()
+                self.process.wait()
+                raise
         except BaseException:
             os.close(self._lifeline)
-            self.process.kill()
-            self.process.wait()
             raise
         finally:
             os.close(reading)

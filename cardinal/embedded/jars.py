@@ -105,7 +105,7 @@ def ensure_jars(
         with exclusive(cache / "jars.lock"):
             # Repeat under the lock: its previous holder may have fetched the same jars.
             if missing := _missing(folder, jars):
-                _fetch_all(folder, missing, progress or _no_progress, fetch or _jgo_fetch())
+                _fetch_all(folder, missing, progress or (lambda *_: None), fetch or _jgo_fetch())
     return tuple(sorted(folder / jar.name for jar in jars))
 
 
@@ -155,25 +155,30 @@ def _fetch_all(folder: Path, jars: Sequence[Jar], progress: Progress, fetch: Fet
             pool.shutdown(cancel_futures=True)
 
 
-def _unfetched(folder: Path, jar: Jar) -> JarError:
-    # a cached file that has to be fetched differs from the lock
-    damaged = (folder / jar.name).exists()
-    what = "is damaged in the cache and could not be fetched again" if damaged else "could not be fetched"
-    return JarError(f"{jar.name} {what}: check the network, which is needed once for Kafka's jars", jar=jar.name)
-
-
 def _fetch_one(folder: Path, jar: Jar, temporary: Path, report: Callable[[int], None], fetch: Fetch) -> None:
     """Fetch, verify and store one jar. A network failure is retried, a wrong jar is not."""
     for attempt in range(1, _ATTEMPTS + 1):
-        membership = temporary / f"{jar.name}.{attempt}"
-        membership.mkdir()
+        place = temporary / f"{jar.name}.{attempt}"
+        place.mkdir()
+        received = 0
+
+        def add(size: int) -> None:
+            nonlocal received
+            received += size
+            report(received)
+
         try:
-            fetched = fetch(jar, membership, _Counter(report).add)
+            fetched = fetch(jar, place, add)
             break
         except OSError as error:
             _log.debug("attempt %d at %s: %s", attempt, jar.name, error)
             if attempt == _ATTEMPTS:
-                raise _unfetched(folder, jar) from error
+                # a cached file that has to be fetched differs from the lock
+                damaged = (folder / jar.name).exists()
+                what = "is damaged in the cache and could not be fetched again" if damaged else "could not be fetched"
+                raise JarError(
+                    f"{jar.name} {what}: check the network, which is needed once for Kafka's jars", jar=jar.name
+                ) from error
     digest = _sha256(fetched)
     if digest != jar.sha256:
         raise JarError(
@@ -192,13 +197,13 @@ def _jgo_fetch() -> Fetch:
     except ImportError as error:
         raise MissingExtraError("fetching Kafka's jars", "local") from error
 
-    def fetch(jar: Jar, membership: Path, add: Callable[[int], None]) -> Path:
+    def fetch(jar: Jar, place: Path, add: Callable[[int], None]) -> Path:
         @contextmanager
         def follow(_name: str, _total: int) -> Iterator[Callable[[int], None]]:
             yield add
 
         context = MavenContext(
-            PythonResolver(progress_callback=follow), repo_cache=membership, local_repos=[], timeout=_TIMEOUT_SECONDS
+            PythonResolver(progress_callback=follow), repo_cache=place, local_repos=[], timeout=_TIMEOUT_SECONDS
         )
         try:
             return Path(context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve())
@@ -206,21 +211,3 @@ def _jgo_fetch() -> Fetch:
             raise OSError(str(error)) from error
 
     return fetch
-
-
-def _no_progress(_jar: Jar, _received: int) -> None:
-    """Ignore progress."""
-
-
-class _Counter:
-    """Byte counter of one attempt."""
-
-    __slots__ = ("_report", "_total")
-
-    def __init__(self, report: Callable[[int], None]) -> None:
-        self._report = report
-        self._total = 0
-
-    def add(self, size: int) -> None:
-        self._total += size
-        self._report(self._total)

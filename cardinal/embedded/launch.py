@@ -1,21 +1,27 @@
-"""Command line of Kafka: Java, its flags, and the jars."""
+"""Commands of Kafka: Java with its flags and the jars, and the storage tool that formats a log folder."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import subprocess
 from typing import TYPE_CHECKING
+
+from cardinal.errors import EmbeddedBrokerError
 
 from .directories import cache_folder
 from .jars import ensure_jars, locked_jars
-from .java import Java, find_java
+from .java import find_java
+from .properties import LOGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from .jars import Jar, Progress
+    from .java import Java
 
 HEAP_MB = 512
+_FORMAT_SECONDS = 60
 JVM = (
     "-Xms128m",
     "-XX:+UseSerialGC",
@@ -30,22 +36,14 @@ JVM = (
 """JVM flags for a small server with a quick start (facts, kafka.md, Start)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Command that runs Kafka's programs, without the main class and its arguments."""
-
-    java: Java
-    command: tuple[str, ...]
-
-
-def prepare(
+def kafka_command(
     *,
     java: Java | None = None,
     progress: Progress | None = None,
     heap_mb: int = HEAP_MB,
     jars: Sequence[Jar] | None = None,
-) -> Launch:
-    """Find or fetch Java and the jars.
+) -> tuple[str, ...]:
+    """The command that runs Kafka's programs, without the main class; Java and the jars are found or fetched.
 
     Arguments:
         java: the Java to use; None finds one.
@@ -60,5 +58,36 @@ def prepare(
     """
     java = java or find_java()
     files = ensure_jars(cache_folder(), jars or locked_jars(), progress=progress)
-    command = (str(java.executable), *JVM, f"-Xmx{heap_mb}m", "-cp", os.pathsep.join(map(str, files)))
-    return Launch(java, command)
+    return (str(java.executable), *JVM, f"-Xmx{heap_mb}m", "-cp", os.pathsep.join(map(str, files)))
+
+
+def format_logs(command: Sequence[str], data: Path, cluster_id: str, configuration: str) -> None:
+    """Format the log folder unless it is complete already.
+
+    Arguments:
+        command: Java with its flags and the class path.
+        data: the data folder.
+        cluster_id: the cluster of the folder.
+        configuration: the name of the configuration file in the data folder.
+
+    Raises:
+        EmbeddedBrokerError: the tool failed.
+
+    """
+    if (data / LOGS / "meta.properties").exists():
+        return
+    tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", configuration]
+    log = data / "format.log"
+    with log.open("wb") as output:
+        try:
+            subprocess.run(  # noqa: S603 - Kafka's own tool
+                [*tool, "--ignore-formatted"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=data,
+                check=True,
+                timeout=_FORMAT_SECONDS,
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            raise EmbeddedBrokerError(f"Kafka could not format {data}: see {log}") from error

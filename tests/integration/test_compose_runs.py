@@ -18,7 +18,7 @@ from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal import apps
 from cardinal.embedded import free_port
-from cardinal.embedded.launch import prepare
+from cardinal.embedded.launch import kafka_command
 from cardinal.transports import list_topics
 from compose import ROOT, commands, services
 from serving import until
@@ -44,7 +44,7 @@ def test_kafka_takes_the_brokers_settings(tmp_path: Path) -> None:
         if name.startswith("KAFKA_")
     }
     (tmp_path / "server.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    tool = [*prepare().command, "kafka.tools.StorageTool", "format"]
+    tool = [*kafka_command(), "kafka.tools.StorageTool", "format"]
     done = subprocess.run(
         [*tool, "-t", environ["CLUSTER_ID"], "-c", "server.properties"],
         cwd=tmp_path,
