@@ -21,7 +21,7 @@ from cardinal.errors import TopicError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record, Routed
 from cardinal.testing._memory_sink import MemorySink
 from cardinal.testing._memory_source import MemorySource, expired
-from cardinal.transports.memory import DIRECTORY
+from cardinal.transports.memory import enter, leave
 from cardinal.transports.partitioner import fnv1a_partition
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class MemoryBroker:
         self._widths: dict[str, int] = {}
         self._withheld: list[Waiting] | None = None
         self._lose: Callable[[Routed], bool] | None = None
-        DIRECTORY.enter(name, self)
+        enter(name, self)
 
     @property
     def url(self) -> str:
@@ -95,7 +95,7 @@ class MemoryBroker:
 
     def close(self) -> None:
         """Release the name. Open sinks and sources keep working."""
-        DIRECTORY.leave(self.name, self)
+        leave(self.name, self)
 
     def sink(self, app: Topics, *, producer_id: str) -> MemorySink:
         """A sink for the application's topics; missing ones are created with a heartbeat in every partition."""

@@ -6,7 +6,6 @@ because a lower package cannot import a higher one.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -39,37 +38,20 @@ class InProcessBroker(Protocol):
         ...
 
 
-class _Directory:
-    """Names of brokers. It keeps none alive: a name ends with its broker."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._brokers: WeakValueDictionary[str, InProcessBroker] = WeakValueDictionary()
-
-    def enter(self, name: str, broker: InProcessBroker) -> None:
-        with self._lock:
-            if name in self._brokers:
-                raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
-            self._brokers[name] = broker
-
-    def leave(self, name: str, broker: InProcessBroker) -> None:
-        with self._lock:
-            if self._brokers.get(name) is broker:
-                del self._brokers[name]
-
-    def find(self, name: str) -> InProcessBroker:
-        with self._lock:
-            broker = self._brokers.get(name)
-        if broker is None:
-            raise UnreachableError(
-                f"there is no memory broker {name!r} in this process: make a cardinal.testing.MemoryBroker({name!r})",
-                address=name,
-            )
-        return broker
+_brokers: Final[WeakValueDictionary[str, InProcessBroker]] = WeakValueDictionary()
+"""Brokers by name, none kept alive: module-level state, because a URL has no other way to reach an object."""
 
 
-# Module-level state, because a URL has no other way to reach an object of the process.
-DIRECTORY: Final = _Directory()
+def enter(name: str, broker: InProcessBroker) -> None:
+    """Give a broker its name. ConfigurationError: another one has it."""
+    if _brokers.setdefault(name, broker) is not broker:
+        raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
+
+
+def leave(name: str, broker: InProcessBroker) -> None:
+    """Release a broker's name. May be called twice."""
+    if _brokers.get(name) is broker:
+        del _brokers[name]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:
@@ -90,4 +72,10 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 
 def _broker(url: TransportUrl) -> InProcessBroker:
     TransportOptions.of(url)
-    return DIRECTORY.find(url.address)
+    if (broker := _brokers.get(url.address)) is None:
+        raise UnreachableError(
+            f"there is no memory broker {url.address!r} in this process: make a "
+            f"cardinal.testing.MemoryBroker({url.address!r})",
+            address=url.address,
+        )
+    return broker

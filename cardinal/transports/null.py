@@ -1,10 +1,9 @@
-"""``null://``: a sink that counts and discards, and an empty source. For dry runs and measurements."""
+"""``null://``: a sink that discards, and an empty source. For dry runs and measurements."""
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import TopicError, TransportError
@@ -25,28 +24,12 @@ if TYPE_CHECKING:
 _CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
-class Dropped(NamedTuple):
-    """Counters of a null sink: sealed Batches, messages (those among them), and bytes of keys and values."""
-
-    seals: int
-    messages: int
-    bytes: int
-
-
 class NullSink(Sink):
     """Sink that discards everything."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = set(topics)
-        self._lock = threading.Lock()
-        self._dropped = Dropped(0, 0, 0)
         self._closed = False
-
-    @property
-    def dropped(self) -> Dropped:
-        """Counters since the start."""
-        with self._lock:
-            return self._dropped
 
     @property
     def capabilities(self) -> Capabilities:
@@ -63,16 +46,16 @@ class NullSink(Sink):
         return sum(len(message.key) + len(message.value) for message in messages)
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Count and discard: see :meth:`cardinal.transports.base.Sink.send`."""
+        """Discard: see :meth:`cardinal.transports.base.Sink.send`."""
         del written
-        messages = block if seal is None else (*block, seal)
-        self.check(messages)
-        return self._drop(messages, 0 if seal is None else 1)
+        self.check(block if seal is None else (*block, seal))
+        return _done()
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
-        """Count and discard: see :meth:`cardinal.transports.base.Sink.replay`."""
+        """Discard: see :meth:`cardinal.transports.base.Sink.replay`."""
+        del records
         self.check([])
-        return self._drop(records, 0)
+        return _done()
 
     def recent(self, limit: int) -> list[Record]:
         """Nothing."""
@@ -89,15 +72,6 @@ class NullSink(Sink):
     def close(self) -> None:
         """Refuse further messages. May be called twice."""
         self._closed = True
-
-    def _drop(self, messages: Sequence[Routed] | Sequence[Record], seals: int) -> Future[None]:
-        size = sum(len(message.key) + len(message.value) for message in messages)
-        with self._lock:
-            before = self._dropped
-            self._dropped = Dropped(before.seals + seals, before.messages + len(messages), before.bytes + size)
-        future = new_future()
-        settle(future, None)
-        return future
 
 
 class NullSource(Source):
@@ -136,6 +110,12 @@ class NullSource(Source):
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _done() -> Future[None]:
+    future = new_future()
+    settle(future, None)
+    return future
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> NullSink:

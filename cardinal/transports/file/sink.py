@@ -71,12 +71,27 @@ class FileSink(Sink):
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
-        return self._check(messages)
+        self._committer.check()
+        total, limit = 0, self._limit
+        for message in messages:
+            if message.topic not in self._numbers:
+                raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
+            size = len(message.key) + len(message.value)
+            if size > limit:
+                path = path_text(message.key[_PATH])
+                raise OversizeError(
+                    f"a message of {size} bytes ({path!r}) is larger than the {limit} of cardinal.max.message.bytes",
+                    path=path,
+                    size=size,
+                    limit=limit,
+                )
+            total += size
+        return total
 
     def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
         """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
         del written
-        size = self._check(block if seal is None else (*block, seal))
+        size = self.check(block if seal is None else (*block, seal))
         messages: list[Message] = [(topic, key, value, self._headers, None) for topic, key, value in block]
         if seal is not None:
             messages.append((seal.topic, seal.key, seal.value, self._sealed, None))
@@ -84,7 +99,7 @@ class FileSink(Sink):
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records with their headers and times: see :meth:`cardinal.transports.base.Sink.replay`."""
-        size = self._check([Routed(record.topic, record.key, record.value) for record in records])
+        size = self.check([Routed(record.topic, record.key, record.value) for record in records])
         messages: list[Message] = [(it.topic, it.key, it.value, it.headers, it.timestamp_ms) for it in records]
         return self._committer.submit(Call(messages, size), wait=True)
 
@@ -110,25 +125,6 @@ class FileSink(Sink):
         self._committer.close()
 
     # --- inside --------------------------------------------------------------------------------------------
-
-    def _check(self, messages: Sequence[Routed]) -> int:
-        """Total size of these messages. Raises for one that is too large or of another stream."""
-        self._committer.check()
-        total, limit = 0, self._limit
-        for message in messages:
-            if message.topic not in self._numbers:
-                raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
-            size = len(message.key) + len(message.value)
-            if size > limit:
-                path = path_text(message.key[_PATH])
-                raise OversizeError(
-                    f"a message of {size} bytes ({path!r}) is larger than the {limit} of cardinal.max.message.bytes",
-                    path=path,
-                    size=size,
-                    limit=limit,
-                )
-            total += size
-        return total
 
     def _create(self, topics: Sequence[str], partitions: int) -> None:
         """Use the existing ones of these topics; create the others, with a heartbeat in every partition."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, TransportError
 from cardinal.transports.base import Capabilities, Source
-from cardinal.transports.retained import expired
+from cardinal.transports.expired import check_positions, expired
 
 from .log import Log, Position
 from .segments import readable
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
 
 _CAPABILITIES: Final = Capabilities(single_log=True)
+_REMEDY: Final = ", or raise retention.bytes"
+_CAUSE: Final = "the folder was recreated, or its disk lost unsynced data; restart from the earliest record"
 _FIRST_PAUSE: Final = 0.001
 _LONGEST_PAUSE: Final = 0.025
 _TOPICS_SECONDS: Final = 0.05
@@ -93,7 +95,7 @@ class FileSource(Source):
         watermarks, damage = self.whole()
         if damage is not None and any(at > watermarks[tp][1] for tp, at in positions.items() if tp in watermarks):
             raise damage
-        self._check_known(positions, watermarks)
+        check_positions(positions, watermarks, f"in {self._folder}", remedy=_REMEDY, cause=_CAUSE)
         self._assigned = dict(positions)
         self._paused = {}
         with readable(self._folder):
@@ -245,20 +247,6 @@ class FileSource(Source):
         if self._closed:
             raise TransportError("this source is closed; open another one")
 
-    def _check_known(self, positions: Mapping[Partition, int], watermarks: Mapping[Partition, tuple[int, int]]) -> None:
-        for tp in positions:
-            if tp not in watermarks:
-                raise TopicError(f"there is no partition {tp[1]} of {tp[0]} in {self._folder}", topic=tp[0])
-        if gone := {tp: (at, watermarks[tp][0]) for tp, at in positions.items() if at < watermarks[tp][0]}:
-            raise expired(gone, "retention.bytes")
-        for tp, at in positions.items():
-            if at > watermarks[tp][1]:
-                raise CursorExpiredError(
-                    f"{tp[0]}:{tp[1]} ends at {watermarks[tp][1]} in {self._folder}, before the position {at}: "
-                    "the folder was recreated, or its disk lost unsynced data; restart from the earliest record",
-                    missing={tp: (at, watermarks[tp][1])},
-                )
-
     def _check_kept(self, starts: Mapping[Partition, int]) -> None:
         """CursorExpiredError where a removed segment held records of assigned partitions."""
         gone = {
@@ -267,4 +255,4 @@ class FileSource(Source):
             if tp not in self._paused and at < starts.get(tp, 0)
         }
         if gone:
-            raise expired(gone, "retention.bytes")
+            raise expired(gone, f"in {self._folder}", remedy=_REMEDY, cause=_CAUSE)

@@ -346,16 +346,7 @@ class TopicAdmin:
         if not names:
             return
         answers = self._cluster.client.delete_topics(list(names), request_timeout=self._settings.connect_timeout)
-        for name, answer in answers.items():
-            try:
-                self._cluster.answer(answer)
-            except KafkaException as error:
-                inner = kafka_error(error)
-                if inner.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    continue
-                if inner.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):  # noqa: SLF001 - public code
-                    raise self._cluster.reasons.map(inner, f"while deleting the topic {name}") from None
-                raise TopicError(f"the topic {name} cannot be deleted: {inner.str()}", topic=name) from None
+        self._wait_for_answers(answers, "deleting", "deleted", KafkaError.UNKNOWN_TOPIC_OR_PART)
         deadline = time.monotonic() + self._settings.connect_timeout
         while not self._cluster.names().isdisjoint(names) and time.monotonic() < deadline:
             time.sleep(_SETTLE_SECONDS)
@@ -379,16 +370,20 @@ class TopicAdmin:
 
     def _submit(self, new: list[NewTopic]) -> None:
         answers = self._cluster.client.create_topics(new, request_timeout=self._settings.connect_timeout)
+        self._wait_for_answers(answers, "creating", "created", KafkaError.TOPIC_ALREADY_EXISTS)
+
+    def _wait_for_answers(self, answers: Mapping[str, Future[None]], doing: str, done: str, code: int) -> None:
+        """Wait for every topic's answer; ``code``: of a topic where another client was quicker."""
         for name, answer in answers.items():
             try:
                 self._cluster.answer(answer)
             except KafkaException as error:
                 inner = kafka_error(error)
-                if inner.code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    continue  # created by another producer meanwhile
+                if inner.code() == code:
+                    continue
                 if inner.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._AUTHENTICATION):  # noqa: SLF001 - public code
-                    raise self._cluster.reasons.map(inner, f"while creating the topic {name}") from None
-                raise TopicError(f"the topic {name} cannot be created: {inner.str()}", topic=name) from None
+                    raise self._cluster.reasons.map(inner, f"while {doing} the topic {name}") from None
+                raise TopicError(f"the topic {name} cannot be {done}: {inner.str()}", topic=name) from None
 
     def _wait_for(self, names: Sequence[str]) -> dict[str, int]:
         """Wait for the partitions of topics: right after its creation a topic may have none."""

@@ -333,9 +333,12 @@ def unknown_option(name: str) -> ConfigurationError:
     existing = {*ours, *_COMMON, *_PRODUCER, *_CONSUMER, *_PRODUCER_FIXED, *_CONSUMER_FIXED, *_OTHERS}
     options = ", ".join(sorted(option for option in ours if option.startswith("cardinal.")))
     full = f"cardinal.{name}"
-    remedy = (
-        f"did you mean {full}?" if full in ours else nearest(name, existing, f"use a librdkafka property, or {options}")
-    )
+    if name == "cardinal.queue.bytes":  # an option of file:// URLs
+        remedy = f"use {_QUEUE}"
+    elif full in ours:
+        remedy = f"did you mean {full}?"
+    else:
+        remedy = nearest(name, existing, f"use a librdkafka property, or {options}")
     return ConfigurationError(f"there is no option {name} of kafka:// URLs: {remedy}", setting=name)
 
 

@@ -28,7 +28,7 @@ from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record, Row
 from cardinal.transports.base import Capabilities, Source
-from cardinal.transports.retained import expired
+from cardinal.transports.expired import check_positions, expired
 
 from .admin import Cluster
 from .errors import PendingError, bad_setting, deleted, kafka_error
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cardinal.transports")
 
+_REMEDY: Final = ", or raise retention.ms"
+_UNCLEAN: Final = (
+    "its topic was recreated, or a broker that lacked records was elected to lead it (unclean.leader.election.enable); "
+    "start from an older cursor, or from the earliest record"
+)
 _BATCH_MAX: Final = 10_000
 _STORE_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 2.0
@@ -70,6 +75,7 @@ class KafkaSource(Source):
 
     def __init__(self, settings: KafkaSettings, topics: Sequence[str], *, wait: float = 0.0) -> None:
         self._settings = settings
+        self._place = f"on Kafka at {settings.address}"
         self._grouped = "group.id" in settings.properties
         self._cluster = Cluster(settings)
         self._topics = tuple(topics)
@@ -323,20 +329,12 @@ class KafkaSource(Source):
     def _check(self, positions: Mapping[Partition, int]) -> None:
         """Refuse positions that cannot be read from; raises as :meth:`assign`."""
         watermarks = self.watermarks()
-        for topic, number in positions.keys() - watermarks.keys():
-            raise TopicError(
-                f"there is no partition {number} of {topic}: the topic was recreated; restart without a cursor",
-                topic=topic,
-            )
-        if missing := {tp: (at, watermarks[tp][0]) for tp, at in positions.items() if at < watermarks[tp][0]}:
-            raise expired(missing, "retention.ms")
         for tp, at in positions.items():
-            if at > watermarks[tp][1] and at > self._cluster.ends([tp], committed=False)[tp]:
-                raise CursorExpiredError(
-                    f"{tp[0]}:{tp[1]} ends at {watermarks[tp][1]}, before the position {at}: "
-                    "the topic was recreated; restart without a cursor",
-                    missing={tp: (at, watermarks[tp][1])},
-                )
+            low, high = watermarks.get(tp, (0, at))
+            if at > high and at <= self._cluster.ends([tp], committed=False)[tp]:
+                watermarks[tp] = (low, at)
+        cause = "the topic was recreated; restart without a cursor"
+        check_positions(positions, watermarks, self._place, remedy=_REMEDY, cause=cause)
 
     def _out_of_range(self, tp: Partition) -> CursorExpiredError:
         """The error for a partition whose broker has nothing at our position.
@@ -347,17 +345,8 @@ class KafkaSource(Source):
         """
         at = self._positions.get(tp, 0)
         low = self._cluster.starts([tp])[tp]
-        if at < low:
-            return expired({tp: (at, low)}, "retention.ms")
-        end = self._cluster.ends([tp], committed=False)[tp]
-        finding = (
-            f"ends at {end}, before the position {at}" if at > end else f"has other records below {at} than were read"
-        )
-        return CursorExpiredError(
-            f"{tp[0]}:{tp[1]} {finding}: its topic was recreated, or a broker that lacked records was elected to "
-            "lead it (unclean.leader.election.enable); start from an older cursor, or from the earliest record",
-            missing={tp: (at, end)},
-        )
+        limit = low if at < low else min(at, self._cluster.ends([tp], committed=False)[tp])
+        return expired({tp: (at, limit)}, self._place, remedy=_REMEDY, cause=_UNCLEAN)
 
     def _find(self, wait: float) -> tuple[Partition, ...]:
         deadline = time.monotonic() + wait
@@ -368,7 +357,7 @@ class KafkaSource(Source):
                 return tuple(sorted((topic, number) for topic in self._topics for number in range(counts[topic])))
             if time.monotonic() >= deadline:
                 raise TopicError(
-                    f"the topic {absent[0]} does not exist on Kafka at {self._settings.address}: "
+                    f"the topic {absent[0]} does not exist {self._place}: "
                     "start a producer first, or check application and chain id",
                     topic=absent[0],
                 )

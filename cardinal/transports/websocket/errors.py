@@ -19,14 +19,14 @@ from cardinal.errors import (
     TransportError,
     UnreachableError,
 )
+from cardinal.transports.expired import expired
 
 from .protocol import CloseCode, Failed, Reason, by_partition
 
 if TYPE_CHECKING:
-    from cardinal.protocols.streams.types import Partition
-
     from .settings import WebsocketSettings
 
+RECREATED: Final = "the topic was recreated; start again"
 _TOO_BIG: Final = 1009
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _FULL: Final = 503
@@ -85,7 +85,9 @@ def request_error(frame: Failed, address: str) -> CardinalError:
                 topic=frame.topic,
             )
         case Reason.EXPIRED:
-            return expired(missing, address)
+            if not missing:
+                return CursorExpiredError(f"positions have expired at {address}: start again", missing={})
+            return expired(missing, f"at {address}", remedy="", cause=RECREATED)
         case Reason.UNAVAILABLE:
             return UnreachableError(
                 f"the server at {address} answers, but what it reads from does not, or it has no capacity now: retry "
@@ -135,22 +137,3 @@ def _closed(error: ConnectionClosed, settings: WebsocketSettings, *, first: bool
         return RemoteProtocolError(f"the server at {address} refused a request: {received.reason!r}")
     reason = f": {received.reason}" if received.reason else ""
     return UnreachableError(f"the server at {address} closed the connection{reason}", address=address)
-
-
-def expired(missing: dict[Partition, tuple[int, int]], address: str) -> CursorExpiredError:
-    """The error for positions that cannot be read: see :attr:`.protocol.Reason.EXPIRED`."""
-    if not missing:
-        return CursorExpiredError(f"positions have expired at {address}: start again", missing={})
-    (topic, number), (position, limit) = next(iter(missing.items()))
-    tp = f"{topic}:{number}" + (f" and {len(missing) - 1} more partitions" if len(missing) > 1 else "")
-    if position == limit:
-        text = f"{tp} at {address} has other records below {position} than were read: the topic was recreated"
-    elif position > limit:
-        text = f"{tp} at {address} ends at {limit}, before the position {position}: the topic was recreated"
-    else:
-        return CursorExpiredError(
-            f"retention has removed the records from {position} to {limit} of {tp} at {address}: start from a newer "
-            "cursor or from `earliest`",
-            missing=missing,
-        )
-    return CursorExpiredError(f"{text}; start again", missing=missing)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import RemoteProtocolError, TopicError, UnreachableError
 from cardinal.transports.base import Source
+from cardinal.transports.expired import check_positions
 
 from . import protocol
 from .client import Client
-from .errors import expired
+from .errors import RECREATED
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -68,16 +69,7 @@ class WebsocketSource(Source):
             UnreachableError: the server is away.
 
         """
-        watermarks = self.watermarks()
-        missing = {}
-        for tp, position in positions.items():
-            if tp not in watermarks:
-                raise TopicError(f"there is no partition {tp[1]} of {tp[0]} at {self._address}", topic=tp[0])
-            low, high = watermarks[tp]
-            if not low <= position <= high:
-                missing[tp] = (position, high if position > high else low)
-        if missing:
-            raise expired(missing, self._address)
+        check_positions(positions, self.watermarks(), f"at {self._address}", remedy="", cause=RECREATED)
         self._inbox.assign(positions)
         self._client.wake()
 

@@ -19,7 +19,7 @@ from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.conditions import Condition, Conditions
 from cardinal.server.produce.stream_check import StreamCheck
 from cardinal.testing.memory import MemoryBroker
-from cardinal.transports.memory import DIRECTORY
+from cardinal.transports.memory import enter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -229,7 +229,7 @@ def test_a_broker_that_is_away_is_named_once_and_so_is_its_return(
             node.grow(5)
             await until(lambda: not service.progress.connected)
             await until(lambda: service.progress.waits_for.startswith("the broker does not answer, and 2 blocks wait"))
-            DIRECTORY.enter(broker.name, broker)
+            enter(broker.name, broker)
             broker.release()
             await until(lambda: service.progress.published == 5 and not service.progress.waits_for)
             assert service.progress.connected
@@ -274,7 +274,7 @@ def test_counters_stand_still_while_the_producer_is_replaced(broker: MemoryBroke
             assert service.progress.renewals == 0
             assert service.progress.stats[:3] == before[:3]
             broker.fail(None)
-            DIRECTORY.enter(broker.name, broker)
+            enter(broker.name, broker)
             await until(lambda: service.progress.renewals == 1)
             await until(lambda: service.progress.published == 30 and not service.unsealed)
             assert service.progress.stats.blocks == 30
@@ -326,7 +326,7 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker) 
         starting = asyncio.create_task(service.prepare())
         await until(lambda: service.progress.waits_for.endswith("; the service waits"))
         assert not starting.done()
-        DIRECTORY.enter(broker.name, broker)
+        enter(broker.name, broker)
         await asyncio.wait_for(starting, DEADLINE)
         await service.close()
 

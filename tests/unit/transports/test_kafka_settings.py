@@ -177,6 +177,7 @@ def test_a_value_that_cannot_work_is_refused_by_the_name_of_its_option(options: 
     ("option", "says"),
     [
         ("cardinal.partitons=1", "did you mean cardinal.partitions?"),
+        ("cardinal.queue.bytes=1", "use queue.buffering.max.kbytes"),
         ("connect.timeout.ms=1", "did you mean cardinal.connect.timeout.ms?"),
         ("cardinal.nothing=1", "use a librdkafka property, or cardinal.connect.timeout.ms, cardinal.max.message.bytes"),
         ("compresion.type=lz4", "did you mean compression.type?"),
