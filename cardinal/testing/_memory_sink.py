@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import DeliveryError, OversizeError, TopicError, TransportError
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from cardinal.testing.memory import MemoryBroker
     from cardinal.transports.registry import Topics
     from cardinal.transports.written import Written
-
-_CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
 class Waiting:
@@ -42,6 +40,8 @@ class Waiting:
 class MemorySink(Sink):
     """Sink on a :class:`MemoryBroker`."""
 
+    capabilities = Capabilities(channels=True, records=True)
+
     def __init__(self, broker: MemoryBroker, app: Topics, producer_id: str) -> None:
         self._broker = broker
         self._app = app
@@ -50,11 +50,6 @@ class MemorySink(Sink):
         self._idle = threading.Condition()
         self._calls = 0
         self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Channels and replayed records."""
-        return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""

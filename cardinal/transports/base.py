@@ -65,10 +65,8 @@ _PLAIN: Final = Capabilities()
 class Sink(Protocol):
     """The sending side of a stream. It adds the ``cardinal-producer`` header to every record."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Abilities of this sink."""
-        return _PLAIN
+    capabilities: Capabilities = _PLAIN
+    """Abilities of this sink."""
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the transport does not carry, before anything of a block is sent.
@@ -187,17 +185,21 @@ class Sink(Protocol):
 class Source(Protocol):
     """The receiving side of a stream."""
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Abilities of this source."""
-        return _PLAIN
+    capabilities: Capabilities = _PLAIN
+    """Abilities of this source."""
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics that this source was opened for, sorted. Called from any thread."""
         ...
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other."""
+        """Read each of these partitions from the given offset on, and no other; none is paused any more.
+
+        Raises:
+            CursorExpiredError: retention has removed records from a position on, or a position is beyond the end.
+            TopicError: there is no such partition.
+
+        """
         ...
 
     def pause(self, partitions: Iterable[Partition]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import TopicError, TransportError
@@ -21,20 +21,15 @@ if TYPE_CHECKING:
     from .registry import Topics
     from .written import Written
 
-_CAPABILITIES: Final = Capabilities(channels=True, records=True)
-
 
 class NullSink(Sink):
     """Sink that discards everything."""
 
+    capabilities = Capabilities(channels=True, records=True)
+
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = set(topics)
         self._closed = False
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Channels and replayed records."""
-        return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages of another stream: see :meth:`cardinal.transports.base.Sink.check`."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .writer import LogWriter
 
 _PATH: Final = slice(33, None)
-_CAPABILITIES: Final = Capabilities(channels=True, records=True)
 
 
 class FileSink(Sink):
@@ -40,6 +39,8 @@ class FileSink(Sink):
         clock: seconds since 1970, for timestamps.
 
     """
+
+    capabilities = Capabilities(channels=True, records=True)
 
     def __init__(
         self,
@@ -63,11 +64,6 @@ class FileSink(Sink):
         self._committer.start()
 
     # --- Sink ----------------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Channels and replayed records."""
-        return _CAPABILITIES
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the folder does not carry: see :meth:`cardinal.transports.base.Sink.check`."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cardinal.errors import LogDamagedError
     from cardinal.protocols.streams.types import Partition, Record
 
-_CAPABILITIES: Final = Capabilities(single_log=True)
 _REMEDY: Final = ", or raise retention.bytes"
 _CAUSE: Final = "the folder was recreated, or its disk lost unsynced data; restart from the earliest record"
 _FIRST_PAUSE: Final = 0.001
@@ -54,6 +53,8 @@ class FileSource(Source):
 
     """
 
+    capabilities = Capabilities(single_log=True)
+
     def __init__(self, folder: Path, topics: Sequence[str] | None, *, wait: float = 0.0) -> None:
         self._folder = folder
         self._log = Log(folder)
@@ -70,11 +71,6 @@ class FileSource(Source):
         self._in_block = 0
         self._wait_for_topics(wait)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """One log of all partitions."""
-        return _CAPABILITIES
-
     # --- Source --------------------------------------------------------------------------------------------
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -84,12 +80,10 @@ class FileSource(Source):
         return tuple(tp for tp in partitions if self._topics is None or tp[0] in self._topics)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other.
+        """Read from these positions on: see :meth:`cardinal.transports.base.Source.assign`.
 
         Raises:
-            CursorExpiredError: the segments with a position have expired, or it is beyond the end.
             LogDamagedError: a position is beyond the damage that :meth:`watermarks` reports.
-            TopicError: there is no such partition.
 
         """
         watermarks, damage = self.whole()

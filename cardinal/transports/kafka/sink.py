@@ -111,14 +111,9 @@ class KafkaSink(Sink):
         self._refusal: RefusedError | None = None
         self._outbound = Outbound(self._connect(), self._look_at_refusal)
         foreign = next((name for name, topic in topics.items() if not topic.append_time), "")
-        self._capabilities = Capabilities(channels=True, records=True, polled=True, foreign_clock=foreign)
+        self.capabilities = Capabilities(channels=True, records=True, polled=True, foreign_clock=foreign)
 
     # --- Sink ----------------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Channels and replayed records."""
-        return self._capabilities
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""

@@ -85,7 +85,7 @@ class KafkaSource(Source):
         self._reasons = self._cluster.reasons
         self._consumer = self._connect()
         self._watchdog = Watchdog(lambda: self._cluster.ends(self._partitions))
-        self._capabilities = Capabilities(log=self._cluster.name)
+        self.capabilities = Capabilities(log=self._cluster.name)
         self._positions: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
         self._ends: dict[Partition, int] = {}
@@ -98,11 +98,6 @@ class KafkaSource(Source):
         self._closed = False
 
     # --- Source --------------------------------------------------------------------------------------------
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The cluster's id names the log."""
-        return self._capabilities
 
     def partitions(self) -> tuple[Partition, ...]:
         """Every partition of the topics as they are now, sorted; those seen before where no broker answers.
@@ -147,13 +142,7 @@ class KafkaSource(Source):
         return frozenset(tp for tp, at in self._positions.items() if ends.get(tp, -1) >= at)
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other.
-
-        Raises:
-            CursorExpiredError: retention has removed records from a position on, or a position is beyond the end.
-            TopicError: there is no such partition.
-
-        """
+        """Read from these positions on: see :meth:`cardinal.transports.base.Source.assign`."""
         if not positions.keys() <= set(self._partitions):
             self.partitions()  # another reader may have seen what was added since
         self._check(positions)
@@ -176,12 +165,7 @@ class KafkaSource(Source):
         self._paused = wanted
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
-        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
-
-        Raises:
-            CursorExpiredError, TopicError, RefusedError, TransportError: of the broker, after the records before it.
-
-        """
+        """Records: see :meth:`cardinal.transports.base.Source.poll`. An error comes after the records before it."""
         return list(map(_record, self._poll(limit, timeout, whole=True)))
 
     def poll_rows(self, limit: int, timeout: float) -> list[Row]:

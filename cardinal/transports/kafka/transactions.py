@@ -134,7 +134,7 @@ class TransactionalKafkaSink(KafkaSink):
         self._connections = _Connections()
         self._calls_waiting: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         super().__init__(*args, **others)
-        self._capabilities = replace(self._capabilities, transaction_seconds=timeout, polled=False)
+        self.capabilities = replace(self.capabilities, transaction_seconds=timeout, polled=False)
         self._behind_markers = set(self._topics)
         self._worker = threading.Thread(target=self._process, name="cardinal-kafka-transactions", daemon=True)
         self._worker.start()

@@ -30,16 +30,11 @@ class MuxSink(Sink):
     def __init__(self, members: Sequence[tuple[int, Sink]]) -> None:
         self._members = tuple(members)
         capabilities = [sink.capabilities for _, sink in self._members]
-        self._capabilities = Capabilities(
+        self.capabilities = Capabilities(
             channels=all(each.channels for each in capabilities),
             records=all(each.records for each in capabilities),
             foreign_clock=next(filter(None, (each.foreign_clock for each in capabilities)), ""),
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Capabilities that all members have, without transactions."""
-        return self._capabilities
 
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""

@@ -61,14 +61,7 @@ class WebsocketSource(Source):
         return self._partitions
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
-        """Read each of these partitions from the given offset on, and no other; nothing changes where it raises.
-
-        Raises:
-            CursorExpiredError: retention has removed records from a position on, or a position is beyond the end.
-            TopicError: there is no such partition.
-            UnreachableError: the server is away.
-
-        """
+        """Read from these positions on: see :meth:`cardinal.transports.base.Source.assign`."""
         check_positions(positions, self.watermarks(), f"at {self._address}", remedy="", cause=RECREATED)
         self._inbox.assign(positions)
         self._client.wake()
@@ -80,13 +73,7 @@ class WebsocketSource(Source):
             self._client.wake()
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
-        """At most ``limit`` records, in order within each partition; empty after ``timeout`` seconds without any.
-
-        Raises:
-            CursorExpiredError, TopicError: the reading ended, after the records before that.
-            RefusedError, RemoteProtocolError, TransportError: the client has ended.
-
-        """
+        """Records: see :meth:`cardinal.transports.base.Source.poll`. An error comes after the records before it."""
         try:
             records = self._inbox.take(limit, timeout)
         except RemoteProtocolError:
