@@ -9,7 +9,6 @@ import pytest
 from kafka_streams import DEADLINE, a_chain, small_stream
 
 from cardinal import Consumer, Producer
-from cardinal.errors import CursorExpiredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,36 +71,3 @@ def test_nothing_is_missed_and_nothing_doubled_at_the_seams(
     with Consumer(new, app, idle_timeout=DEADLINE) as consumer:
         alone = [block.hash for update in _until(iter(consumer), 60) for block in update.added]
     assert alone == [payload.hash for payload in CHAIN[15:]]
-
-
-def test_the_old_cluster_is_switched_off_and_left_out(
-    cardinal_broker: EmbeddedKafka, cardinal_killable_broker: EmbeddedKafka
-) -> None:
-    """Read over both, the old one drained and stopped: the cursor goes on with the new one alone, when it may."""
-    app = small_stream()
-    old, new = f"kafka://{cardinal_killable_broker.bootstrap}", f"kafka://{cardinal_broker.bootstrap}"
-    alone = f"mux:64={new}"
-    parts = []
-    _publish(old, app, CHAIN[:20], "one")
-    _publish(new, app, CHAIN[18:30], "two")
-    with Consumer(f"mux:{old},{new}", app, idle_timeout=DEADLINE) as consumer:
-        updates = iter(consumer)
-        parts.append(_until(updates, 30))
-        early = parts[-1][-1].cursor
-        for first, last in ((30, 37), (37, 40), (40, 43), (43, 46)):  # a cursor's floor is that of the polls before
-            _publish(new, app, CHAIN[first:last], "two")
-            parts.append(_until(updates, last))
-    cardinal_killable_broker.kill()
-    try:
-        with pytest.raises(CursorExpiredError, match=r"a mux was left out too early") as caught:
-            Consumer(alone, app, start=early)
-        assert {number // 64 for _, number in caught.value.missing} == {0}
-        with Consumer(alone, app, start=str(parts[-1][-1].cursor), idle_timeout=DEADLINE) as consumer:
-            _publish(new, app, CHAIN[46:50], "two")
-            parts.append(_until(iter(consumer), 50))
-        with Consumer(alone, app, start=parts[-1][-1].cursor, idle_timeout=DEADLINE) as consumer:
-            _publish(new, app, CHAIN[50:], "two")
-            parts.append(_until(iter(consumer), 60))
-    finally:
-        cardinal_killable_broker.start()
-    assert _joined(parts) == list(range(1, 61))

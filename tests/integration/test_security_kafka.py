@@ -6,10 +6,19 @@ import gc
 import threading
 import time
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AclOperation, AdminClient, NewTopic, ResourceType  # type: ignore[attr-defined] # their stub re-exports without __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub re-exports without __all__
+    AclOperation,
+    AdminClient,
+    NewTopic,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
@@ -18,12 +27,14 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
-from secured_brokers import ADMIN, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
+from secured_brokers import ADMIN, EVERYTHING, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
+    from certificates import Leaf
 
 pytestmark = pytest.mark.broker
 
@@ -95,16 +106,16 @@ def _refused(at: SecuredBroker, url: str, app: Application) -> str:
 
 
 @pytest.mark.slow
-def test_tls_with_a_private_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    _round_trip(secured_broker("tls").url(), app)
+@pytest.mark.parametrize("kind", ["tls", "mtls"])
+def test_tls_with_a_private_authority_and_a_client_s_certificate(
+    secured_broker: Callable[[str], SecuredBroker], app: Application, kind: str
+) -> None:
+    at = secured_broker(kind)
+    _round_trip(at.url(**(_certificate(at.certificates.client) if kind == "mtls" else {})), app)
 
 
-@pytest.mark.slow
-def test_tls_with_a_client_s_certificate(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    at = secured_broker("mtls")
-    client = at.certificates.client
-    url = at.url(ssl__certificate__location=str(client.certificate), ssl__key__location=str(client.key))
-    _round_trip(url, app)
+def _certificate(leaf: Leaf) -> dict[str, str]:
+    return {"ssl__certificate__location": str(leaf.certificate), "ssl__key__location": str(leaf.key)}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -136,53 +147,63 @@ def test_a_wrong_password_or_user(
     assert "check user, password and mechanism" in said
 
 
-def test_no_login_where_one_is_wanted(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    at = secured_broker("login")
-    said = _refused(at, at.url(), app)
-    assert "requires a login: set user, password and sasl.mechanism" in said
-
-
-@pytest.mark.slow
-def test_an_unknown_authority(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    at = secured_broker("tls")
-    for ca in (str(at.certificates.foreign_ca), ""):
-        said = _refused(at, at.url(ssl__ca__location=ca), app)
-        assert "by a CA that is not trusted" in said
-        assert "set ssl.ca.location" in said
-
-
-def test_a_certificate_for_another_host(secured_broker: Callable[[str], SecuredBroker], app: Application) -> None:
-    at = secured_broker("login")
-    said = _refused(at, at.url(ADMIN).replace("127.0.0.1", "localhost"), app)
-    assert "its certificate is not for localhost" in said
-
-
-@pytest.mark.slow
-def test_no_certificate_where_one_is_wanted_and_one_that_is_not_taken(
-    secured_broker: Callable[[str], SecuredBroker], app: Application
+@pytest.mark.parametrize(
+    ("kind", "url", "says"),
+    [
+        ("login", lambda at: at.url(), "requires a login: set user, password and sasl.mechanism"),
+        ("login", lambda at: at.url(ADMIN).replace("127.0.0.1", "localhost"), "certificate is not for localhost"),
+        pytest.param(
+            "tls",
+            lambda at: at.url(ssl__ca__location=str(at.certificates.foreign_ca)),
+            "by a CA that is not trusted",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("tls", lambda at: at.url(ssl__ca__location=""), "set ssl.ca.location", marks=pytest.mark.slow),
+        pytest.param(
+            "mtls",
+            lambda at: at.url(),
+            "requires a client certificate: set ssl.certificate.location",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "mtls",
+            lambda at: at.url(**_certificate(at.certificates.foreigner)),
+            "refuses our certificate",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "tls",
+            lambda at: at.url(tls="", ssl__ca__location=""),
+            "speaks TLS only: add ?tls=1",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "login",
+            lambda at: at.url(ADMIN, tls="", ssl__ca__location=""),
+            "speaks TLS only: add ?tls=1",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_a_broker_does_not_accept_is_named_with_its_remedy(
+    secured_broker: Callable[[str], SecuredBroker],
+    app: Application,
+    kind: str,
+    url: Callable[[SecuredBroker], str],
+    says: str,
 ) -> None:
-    at = secured_broker("mtls")
-    said = _refused(at, at.url(), app)
-    assert "requires a client certificate: set ssl.certificate.location" in said
-    stranger = at.certificates.foreigner
-    url = at.url(ssl__certificate__location=str(stranger.certificate), ssl__key__location=str(stranger.key))
-    said = _refused(at, url, app)
-    assert "refuses our certificate" in said
+    at = secured_broker(kind)
+    assert says in _refused(at, url(at), app)
 
 
 @pytest.mark.slow
-def test_plain_text_to_a_tls_port_and_tls_to_a_plain_text_port(
+def test_tls_to_a_plain_text_port(
     secured_broker: Callable[[str], SecuredBroker], cardinal_broker: EmbeddedKafka, app: Application
 ) -> None:
-    at = secured_broker("tls")
-    said = _refused(at, at.url(tls="", ssl__ca__location=""), app)
-    assert "speaks TLS only: add ?tls=1" in said
-    at = secured_broker("login")
-    said = _refused(at, at.url(ADMIN, tls="", ssl__ca__location=""), app)
-    assert "speaks TLS only: add ?tls=1" in said
+    certificates = secured_broker("tls").certificates
     with TcpProxy(cardinal_broker.bootstrap) as proxy:
         url = f"kafka://{proxy.address}?tls=1&cardinal.connect.timeout.ms=120000"
-        said = _refused(SecuredBroker(cardinal_broker, proxy, at.certificates), url, app)
+        said = _refused(SecuredBroker(cardinal_broker, proxy, certificates), url, app)
     assert "does not speak TLS: leave tls=1 out" in said
 
 
@@ -286,3 +307,51 @@ def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_
                 time.sleep(0.02)
             else:
                 break
+
+
+# --- a password that is changed while producers and consumers run --------------------------------------------
+
+
+def _set_password(at: SecuredBroker, user: str, password: str) -> None:
+    """Change a user's password, as an administrator does, and wait until the broker accepts it."""
+    admin = AdminClient(at.broker.admin_config())
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+    wanted = UserScramCredentialUpsertion(user, info, password.encode())
+    for done in admin.alter_user_scram_credentials([wanted]).values():
+        done.result(DEADLINE)
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            list_topics(at.url(sasl__username=user, sasl__password=password, sasl__mechanism="SCRAM-SHA-256"))
+        except RefusedError:  # the controller has it; the broker has not yet
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+@pytest.mark.slow
+def test_a_changed_password_is_a_refusal_until_a_restart_reads_its_file(
+    secured_broker: Callable[[str], SecuredBroker], app: Application, tmp_path: Path
+) -> None:
+    """A client keeps the password that it was opened with: a refusal is one sentence, and a restart is the remedy."""
+    at, file = secured_broker("login"), tmp_path / "password"
+    at.permit("carol", *EVERYTHING)
+    file.write_text("first-s3cr3t\n")
+    _set_password(at, "carol", "first-s3cr3t")
+    url = at.url(sasl__username="carol", sasl__mechanism="SCRAM-SHA-256", password_file=str(file))
+    with Producer(url, app, producer_id="one") as producer, Consumer(url, app, idle_timeout=DEADLINE) as consumer:
+        updates = iter(consumer)
+        producer.add(_payload(0)).result(DEADLINE)
+        cursor = next(updates).cursor
+        _set_password(at, "carol", "second-s3cr3t")
+        at.proxy.reset()
+        late = producer.add(_payload(1))
+        for refused in (partial(late.result, DEADLINE), partial(next, updates)):
+            with pytest.raises(RefusedError, match=r"refused the login.*check user, password and mechanism"):
+                refused()
+        assert "s3cr3t" not in repr(vars(producer)) + repr(vars(consumer))
+    file.write_text("second-s3cr3t")
+    with Producer(url, app, producer_id="one") as producer:
+        producer.add(_payload(1)).result(DEADLINE)
+    with Consumer(url, app, start=cursor, idle_timeout=DEADLINE) as consumer:
+        assert [block.number for block in next(iter(consumer)).added] == [1]

@@ -60,52 +60,27 @@ def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_stream_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("absent", "says"), [("stream", "start `cardinal produce` first"), ("server", "no stream is served at 127.0.0.1:")]
+)
+def test_a_stream_that_does_not_exist_yet_or_is_away_is_waited_for(tmp_path: Path, absent: str, says: str) -> None:
     app = apps.get("evm", chain_id=fresh_chain_id())
-    folder = tmp_path / "log"
-    folder.mkdir()
-    port, probe = free_port(), f"127.0.0.1:{free_port()}"
-    with Processes(tmp_path) as processes:
-        server = processes.start(
-            "serve", "--from", f"file://{folder}", "--listen", f"127.0.0.1:{port}", "--metrics", probe
-        )
+    (tmp_path / "log").mkdir()
+    log = f"file://{tmp_path / 'log'}"
+    away, port, probe = free_port(), free_port(), f"127.0.0.1:{free_port()}"
+    url = log if absent == "stream" else f"ws://127.0.0.1:{away}?token=s3cr3t"
+    with Processes(tmp_path) as processes, ExitStack() as stack:
+        server = processes.start("serve", "--from", url, "--listen", f"127.0.0.1:{port}", "--metrics", probe)
         until(lambda: listens(int(probe.rpartition(":")[2])), 60)
-        until(lambda: "start `cardinal produce` first" in page(probe, "/readyz")[1])
+        until(lambda: says in page(probe, "/readyz")[1])
         assert page(probe, "/readyz")[0] == 503
-        publish(f"file://{folder}", app, line(app, 1, 5))
+        publish(log, app, line(app, 1, 5))
+        if absent == "server":
+            stack.enter_context(serving(log, app, port=away))
         until(lambda: listens(port), 60)
         source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
         assert source.poll(1, DEADLINE)
         source.close()
-        server.send_signal(signal.SIGTERM)
-        status, _, err = processes.end(server)
-    assert status == 0
-    assert err.count("waiting for the stream") == 1
-
-
-@pytest.mark.slow
-def test_a_server_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
-    app = apps.get("evm", chain_id=fresh_chain_id())
-    log = f"file://{tmp_path / 'log'}"
-    publish(log, app, line(app, 1, 5))
-    away, port, probe = free_port(), free_port(), f"127.0.0.1:{free_port()}"
-    with Processes(tmp_path) as processes:
-        server = processes.start(
-            "serve",
-            "--from",
-            f"ws://127.0.0.1:{away}?token=s3cr3t",
-            "--listen",
-            f"127.0.0.1:{port}",
-            "--metrics",
-            probe,
-        )
-        until(lambda: listens(int(probe.rpartition(":")[2])), 60)
-        until(lambda: f"no stream is served at 127.0.0.1:{away}" in page(probe, "/readyz")[1])
-        with serving(log, app, port=away):
-            until(lambda: listens(port), 60)
-            source = from_start(open_source(f"ws://127.0.0.1:{port}", app))
-            assert source.poll(1, DEADLINE)
-            source.close()
         server.send_signal(signal.SIGTERM)
         status, _, err = processes.end(server)
     assert status == 0
