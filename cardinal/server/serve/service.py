@@ -219,7 +219,8 @@ class ServeService:
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse a handshake with an HTTP response, or accept it."""
         try:
-            tokens = self._tokens()
+            file = self._settings.token_file
+            tokens = self._settings.tokens if file is None else read_tokens(file)
         except ConfigurationError as error:
             _log.warning("a client is refused: %s", error)
             return connection.respond(http.HTTPStatus.INTERNAL_SERVER_ERROR, "the token file cannot be used\n")
@@ -229,10 +230,6 @@ class ServeService:
         if len(self._clients) >= self._settings.clients_max:
             return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, "no capacity for another client\n")
         return None
-
-    def _tokens(self) -> Sequence[str]:
-        file = self._settings.token_file
-        return self._settings.tokens if file is None else read_tokens(file)
 
     async def _serve(self, connection: ServerConnection) -> None:
         if self._streams is None or len(self._clients) >= self._settings.clients_max:  # concurrent handshakes

@@ -213,14 +213,13 @@ class Committer:
             elif isinstance(error, CardinalError):
                 call.future.set_exception(error)
             else:
-                call.future.set_exception(self._no_room(call, error))
-
-    def _no_room(self, call: Call, error: OSError) -> DeliveryError:
-        return DeliveryError(
-            f"block 0x{call.block_hash.hex()} could not be written to {self._writer.folder}: {error.strerror}; "
-            "make room and send it again",
-            block_hash=call.block_hash,
-        )
+                call.future.set_exception(
+                    DeliveryError(
+                        f"block 0x{call.block_hash.hex()} could not be written to {self._writer.folder}: "
+                        f"{error.strerror}; make room and send it again",
+                        block_hash=call.block_hash,
+                    )
+                )
 
     def _fail_for_good(self, error: TransportError, calls: Sequence[Call]) -> None:
         """Fail all calls in flight and all later ones: the writer stopped."""

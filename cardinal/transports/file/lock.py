@@ -33,7 +33,8 @@ class WriterLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            pid = _pid(os.pread(fd, _PID_MAX, 0))
+            text = os.pread(fd, _PID_MAX, 0)
+            pid = int(text) if text.isdigit() else None
             os.close(fd)
             who = "another process" if pid is None else f"process {pid}"
             raise LogInUseError(
@@ -56,7 +57,3 @@ class WriterLock:
                 os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = None
-
-
-def _pid(text: bytes) -> int | None:
-    return int(text) if text.isdigit() else None

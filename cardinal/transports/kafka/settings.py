@@ -255,11 +255,6 @@ class KafkaSettings(TransportOptions):
             return None
         return (self.transaction_timeout_ms or _TRANSACTION_TIMEOUT_MS) / 1000
 
-    @property
-    def answer_seconds(self) -> float:
-        """Seconds after which a client stops waiting for a broker's answer."""
-        return int(self.client()["socket.timeout.ms"]) / 1000
-
     def client(self) -> dict[str, str]:
         """Properties that every kind of client accepts."""
         return {**_COMMON, **_for_others(self.properties)}
