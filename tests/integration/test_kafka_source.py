@@ -289,6 +289,9 @@ def test_a_topic_that_is_deleted_is_named_by_whoever_asks_where_it_ends(cardinal
                 source.watermarks()
             except TopicError as error:
                 caught.append(error)
+        source.partitions()
+        with pytest.raises(TopicError, match="is gone from Kafka"):  # two queries in a row did not find it
+            source.partitions()
     finally:
         source.close()
     assert "is gone from Kafka" in str(caught[0])

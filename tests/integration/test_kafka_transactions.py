@@ -18,7 +18,7 @@ from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, name
 
 from cardinal.apps import Application, get
 from cardinal.embedded import EmbeddedKafka
-from cardinal.errors import ClientStoppedError, DeliveryError, FencedError
+from cardinal.errors import ClientStoppedError, ConfigurationError, DeliveryError, FencedError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic
 from cardinal.protocols.streams.types import BlockRef, Partition, Record
@@ -223,6 +223,12 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
     producer.close()
     spoken, whole = _half_seen(everything_on(url, app))
     assert spoken == whole == {payload.hash for payload in payloads}
+
+
+def test_a_timeout_that_the_broker_refuses_is_named(cardinal_broker: EmbeddedKafka) -> None:
+    with pytest.raises(ConfigurationError, match=r"the broker refuses transaction\.timeout\.ms=99999999") as caught:
+        Producer(_url(cardinal_broker, "&transaction.timeout.ms=99999999"), small_stream(), producer_id="one")
+    assert caught.value.setting == "transaction.timeout.ms"
 
 
 def test_a_produce_command_that_another_one_with_its_id_took_over_from_ends_and_says_so(
