@@ -10,10 +10,12 @@ from pydantic import Field
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
 from cardinal.producer import Producer
-from cardinal.protocols.streams import ChainUpdate, Routed, split
+from cardinal.protocols.streams import BlockRef, ChainUpdate, Routed, split, split_reorg
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cardinal.testing.memory import MemoryBroker
 
 DEADLINE = 10.0
@@ -83,3 +85,33 @@ def until(consumer: Consumer, last: str) -> list[ChainUpdate]:
 def messages(payload: Payload) -> list[Routed]:
     """All messages of a block, its Batch last."""
     return split(payload, Blocks().topics, Blocks().default_topic)
+
+
+def consumer(broker: MemoryBroker | str, **options: object) -> Consumer:
+    """A consumer of the blocks; a test that waits in vain ends after the deadline."""
+    url = broker if isinstance(broker, str) else broker.url
+    return Consumer(url, **{"app": Blocks(), "idle_timeout": DEADLINE} | options)  # type: ignore[arg-type] # tests name them
+
+
+def added(first: int, last: int, branch: str = "a") -> list[str]:
+    """What :func:`steps` shows of blocks that are added."""
+    return [f"+{number}{branch}" for number in range(first, last + 1)]
+
+
+def send(broker: MemoryBroker, routed: Iterable[Routed], app: Application | None = None) -> None:
+    broker.sink(app or Blocks(), producer_id="one").send(list(routed), None).result(DEADLINE)
+
+
+def deep(broker: MemoryBroker, ancestor: str, branch: list[Payload], *, cut: int | None = None) -> list[Routed]:
+    """Announce a reorg through a channel, and write the channel's first messages; returns the others."""
+    below = BlockRef(int(ancestor[:-1]), hash_of(ancestor))
+    announcement, channel = split_reorg(below, branch, Blocks().topics, "block")
+    broker.create(channel[0].topic, partitions=1)
+    send(broker, [announcement])
+    send_channel(broker, channel[:cut])
+    return [] if cut is None else channel[cut:]
+
+
+def send_channel(broker: MemoryBroker, channel: list[Routed]) -> None:
+    """Messages of a reorg's channel, whose topic exists."""
+    send(broker, channel, Blocks(default_topic=channel[0].topic, topics={}, prefixes=()))

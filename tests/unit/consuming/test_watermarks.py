@@ -1,25 +1,27 @@
-"""Watermarks of a source: how new an answer is, errors, and partitions that are added."""
+"""Watermarks of a source, and the health that they show: how new an answer is, errors, new partitions, lag."""
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from blocks import DEADLINE
+from cardinal.consuming import health
 from cardinal.consuming import watermarks as module
+from cardinal.consuming.health import Health
 from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import TopicError, UnreachableError
-from cardinal.protocols.streams.types import Routed
+from cardinal.protocols.streams.types import Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from cardinal.protocols.streams.types import Partition
+    from collections.abc import Callable
 
 
 class Slow(MemorySource):
@@ -43,12 +45,6 @@ class Slow(MemorySource):
 
     def watermarks(self) -> dict[Partition, tuple[int, int]]:
         return self.broker.marks(super().partitions())
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker(uuid.uuid4().hex) as broker:
-        yield broker
 
 
 @pytest.fixture
@@ -116,17 +112,6 @@ def test_a_server_that_is_away_is_queried_again_and_any_other_error_is_raised_on
     assert source.queries == 3
 
 
-def test_a_server_that_is_away_is_not_queried_again_at_once(source: Slow) -> None:
-    watermarks = Watermarks(source)
-    source.errors = [UnreachableError("nobody answers", address="a:1")]
-    source.answers.set()
-    watermarks.after(0.0)
-    _until(lambda: watermarks.away_since)
-    for _ in range(100):
-        assert watermarks.after(0.0) is None
-    assert source.queries == 1
-
-
 def test_a_new_partition_is_read_from_its_start_and_the_rest_where_it_is(
     source: Slow, broker: MemoryBroker, watermarks: Watermarks
 ) -> None:
@@ -140,15 +125,99 @@ def test_a_new_partition_is_read_from_its_start_and_the_rest_where_it_is(
     assert source.positions() == {("t", 0): 1, ("t", 1): 0, ("t", 2): 0}
 
 
-def test_nothing_is_assigned_where_there_is_no_new_partition(
-    source: Slow, watermarks: Watermarks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(source, "assign", lambda _: pytest.fail("it was assigned again"))
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
-    source.answers.set()
+# --- health ------------------------------------------------------------------------------------------------
 
-    def looked_twice() -> bool:
-        assert not watermarks.read_new_partitions()
-        return source.queries > 1
 
-    _until(looked_twice)
+A: Partition = ("topic", 0)
+
+
+Marks = dict[Partition, tuple[int, int]]
+
+
+class Server:
+    """Answers requests for watermarks when the test says so, by a clock of the test's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.requests: list[Future[Marks]] = []
+        monkeypatch.setattr(module, "run_in_thread", self.request)
+        for each in (health, module):
+            monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self._watermarks = Watermarks(self)  # type: ignore[arg-type] # all that is asked of a source here
+        self._watermarks.query()
+        self.health = Health(self._watermarks, {A: 0})
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return (A,)
+
+    def watermarks(self) -> Marks:
+        """Those of the opening; of later ones the future is the test's."""
+        return {A: (0, 0)}
+
+    def positions(self) -> Mapping[Partition, int]:
+        return {A: 0}
+
+    def request(self, *_: object) -> Future[Marks]:
+        self.requests.append(Future())
+        return self.requests[-1]
+
+    def after(self, seconds: float, positions: Mapping[Partition, int] | None = None) -> None:
+        self.now += seconds
+        self._watermarks.read_new_partitions()
+        self.health.look(positions or {A: 0})
+
+    def answers(self, end: int) -> None:
+        self.requests[-1].set_result({A: (0, end)})
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return Server(monkeypatch)
+
+
+def test_a_server_that_does_not_answer_in_time_is_away_until_it_does(server: Server) -> None:
+    server.after(2.0)
+    assert server.health.connected
+    assert server.health.last_read_at == 1000.0
+    server.now += 2.9
+    assert server.health.connected
+    server.now += 0.2
+    assert not server.health.connected
+    server.requests[-1].set_exception(UnreachableError("nobody", address="a"))
+    server.after(0.1)
+    assert not server.health.connected
+    assert len(server.requests) == 1, "not yet again"
+    server.after(0.3)
+    assert not server.health.connected
+    assert len(server.requests) == 2
+    server.answers(5)
+    assert server.health.connected, "nobody has to read for that"
+    assert server.health.last_read_at == server.now, "of the request"
+    server.after(0.1)
+    assert server.health.connected
+    assert server.health.lag == 5
+
+
+def test_a_reader_lags_that_does_not_reach_the_ends_of_some_seconds_ago(server: Server) -> None:
+    server.after(2.0)
+    server.answers(100)
+    server.after(0.0)
+    for second in range(1, 11):
+        server.after(1.0, {A: 5 * second})
+        assert not server.health.lags
+    server.after(0.5, {A: 50})
+    assert server.health.lags
+    assert server.health.lag == 50
+    server.after(1.0, {A: 100})
+    assert not server.health.lags
+    assert server.health.lag == 0
+
+
+def test_one_that_is_always_a_little_behind_a_busy_stream_does_not_lag(server: Server) -> None:
+    for end in range(100, 3000, 100):
+        server.after(2.0, {A: end - 100})
+        server.answers(end)
+        server.after(0.0, {A: end - 100})
+        assert server.health.connected
+        assert not server.health.lags
+        assert server.health.lag == 100

@@ -1,4 +1,4 @@
-"""An error beside records: what was read is given, and the error is told by the next call."""
+"""What was read is delivered, though a request that comes before, alongside or after it fails."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from blocks import Blocks, line, publish
+from blocks import DEADLINE, Blocks, added, line, publish, steps, until
+from cardinal.consumer import Consumer
 from cardinal.consuming import watermarks
+from cardinal.consuming.channels import Channels
 from cardinal.consuming.reader import Reader
-from cardinal.errors import TopicError, UnreachableError
+from cardinal.errors import RefusedError, TopicError, UnreachableError
 from cardinal.protocols.streams import Record
 from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import Source
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
-        publish(broker, line(1, 3))
-        yield broker
+PARTITIONS = 2
 
 
 @pytest.fixture
 def reader(broker: MemoryBroker) -> Iterator[Reader]:
+    publish(broker, line(1, 3))
     reader = Reader(broker.url, Blocks(), wait=0.0)
     begin(reader.main)
     yield reader
@@ -82,3 +80,31 @@ def test_nothing_of_the_stream_is_lost_where_a_channel_fails(
             with pytest.raises(UnreachableError, match="away"):
                 until_it_fails(reader, [], "channel")
     assert sorted(reader.poll()) == everything(broker, "channel")
+
+
+@pytest.mark.parametrize(("owner", "call"), [(Reader, "answered_ends"), (Channels, "follow")])
+def test_nothing_is_lost_where_a_step_fails_after_it_has_read(
+    monkeypatch: pytest.MonkeyPatch, owner: type, call: str
+) -> None:
+    """The first blocks are read; the rights are being changed just then, and the application iterates on."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
+        publish(broker, line(1, 30))
+        with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as consumer:
+            polled = []
+            poll, asked = Reader.poll, getattr(owner, call)
+
+            def noted(reader: Reader, seconds: float = 0.0) -> object:
+                polled.append(poll(reader, seconds))
+                return polled[-1]
+
+            def ask(reader: object, *args: object) -> object:
+                if polled and polled[-1]:
+                    monkeypatch.undo()
+                    raise RefusedError("the rights are being changed")
+                return asked(reader, *args)
+
+            monkeypatch.setattr(Reader, "poll", noted)
+            monkeypatch.setattr(owner, call, ask)
+            with pytest.raises(RefusedError):
+                until(consumer, "30a")
+            assert steps(until(consumer, "30a")) == added(1, 30)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocks import DEADLINE, Blocks, line, publish, steps, until
+from blocks import Blocks, added, consumer, line, publish, steps, until
 from cardinal import apps
 from cardinal.apps import Application
-from cardinal.consumer import Consumer
 from cardinal.consuming.topics import tracked_expressions, wanted_topics
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import SubBatch
@@ -71,17 +70,14 @@ def test_what_is_followed_of_a_sub_batch_comes_though_its_topics_expression_says
     ]
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, far, app=app)
-        with Consumer(broker.url, app, tracked=["far/"], idle_timeout=DEADLINE) as reading:
+        with consumer(broker, app=app, tracked=["far/"]) as reading:
             updates = until(reading, "30a")
     assert [dict(block.updates) for update in updates for block in update.added] == [{"b/far/x/1": b"5"}] * 30  # type: ignore[union-attr] # they are whole
 
 
-def test_by_default_all_topics_are_read() -> None:
-    assert wanted_topics(EVM, None) == tuple(EVM.all_topics)
-    assert wanted_topics(EVM, EVM.prefixes) == tuple(EVM.all_topics)
-
-
 PARTS = st.sampled_from(["a", "b", "ab", "[ab]+", "a[a-b]", "[a-b]{2}", "[0-9a-b]*", "(a|b)", "a?", r"\\w", "."])
+
+
 EXPRESSIONS = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
@@ -96,50 +92,14 @@ def test_no_topic_is_left_out_in_which_something_can_be_found(
         assert wanted_topics(app, [anchor + searched]) == ("one", "two")
 
 
-@pytest.mark.parametrize(
-    ("searched", "matched", "found"),
-    [
-        ("b/", "a/", False),
-        ("a/", "aa/", True),
-        ("^a/", "ba/", False),
-        ("a/", "b/[0-9]+/a/", True),
-        ("b/00ff/l/", "b/[0-9a-f]+/l/", True),
-        ("b/00ff/l/", "b/[0-9a-f]+/t/", False),
-        ("c/1500/b/", "c/5dc/b/[0-9a-z]+/l/", False),
-        ("l/a/", "b/[0-9]+/l/", False),
-        ("x", "[a-w]*", True),
-        ("", "a/", True),
-    ],
-)
-def test_expressions_are_compared_part_by_part(searched: str, matched: str, found: bool) -> None:  # noqa: FBT001 - a column of the table
-    app = Application(name="one", chain="one:1", default_topic="one", topics={matched: "two"}, sub_batches=())
-    assert wanted_topics(app, [searched]) == (("one", "two") if found else ("one",))
-
-
 def test_a_consumer_with_few_wishes_reads_few_topics_and_gives_the_same_chain() -> None:
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 30))
-        with Consumer(broker.url, Blocks(), tracked=["b/"], idle_timeout=DEADLINE) as reading:
+        with consumer(broker, tracked=["b/"]) as reading:
             updates = until(reading, "30a")
             assert {topic for topic, _ in reading.positions} == {"block", "b"}
-    assert steps(updates) == [f"+{number}a" for number in range(1, 31)]
+    assert steps(updates) == added(1, 30)
     assert all(set(block.updates) == {"b/1"} for update in updates for block in update.added)  # type: ignore[union-attr] # they are whole
-
-
-def test_a_cursor_that_knows_more_topics_is_read_on_in_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was made when less was known about which topics can be left out."""
-    with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
-        publish(broker, line(1, 30))
-        with monkeypatch.context() as before:
-            before.setattr("cardinal.consuming.topics._may_be_found", lambda _searched, _entry: True)
-            with Consumer(broker.url, Blocks(), tracked=["b/"], idle_timeout=DEADLINE) as reading:
-                cursor = until(reading, "30a")[-1].cursor
-        publish(broker, line(31, 40))
-        with Consumer(broker.url, Blocks(), tracked=["b/"], start=cursor, idle_timeout=DEADLINE) as reading:
-            assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(31, 41)]
-
-
-# --- names ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from blocks import Blocks, added, consumer, deep, line, messages, publish, send, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming import channels, lookup
 from cardinal.consuming import reader as reading
 from cardinal.consuming.reader import Reader
 from cardinal.errors import UnreachableError
-from cardinal.protocols.streams import BlockRef, Payload, Record, Routed, split, split_reorg
+from cardinal.protocols.streams import Record
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.memory import MemoryBroker, MemorySource
-from cardinal.transports import read_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from cardinal.transports import Source
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
+PARTITIONS = 1
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookup, "_AWAY_SECONDS", 0.01)
     monkeypatch.setattr(channels, "LOOK_SECONDS", 0.01)
-    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
-        yield broker
-
-
-def consumer(broker: MemoryBroker, **options: object) -> Consumer:
-    return Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, **options)  # type: ignore[arg-type] # tests name them
-
-
-def messages(payload: Payload) -> list[Routed]:
-    return split(payload, Blocks().topics, "block")
-
-
-def send(broker: MemoryBroker, routed: Sequence[Routed]) -> None:
-    broker.sink(Blocks(), producer_id="one").send(routed, None).result(DEADLINE)
 
 
 class Away:
@@ -114,7 +100,7 @@ def test_evicted_blocks_are_re_read_when_the_server_is_back(
         until(reading_, "4a")
         away.left = failures
         evict(broker)
-        assert steps(until(reading_, "20a")) == [f"+{number}a" for number in range(5, 21)]
+        assert steps(until(reading_, "20a")) == added(5, 20)
     assert not away.left
     assert all(source.closed for source in away.sources)
 
@@ -163,17 +149,6 @@ def test_older_batches_that_do_not_arrive_hold_up_nothing(
     assert [source.closed for source in away.sources] == [True], "it goes on where it was"
 
 
-def test_a_number_whose_batches_do_not_arrive_is_no_mistake_of_the_caller(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(broker, line(1, 60))
-    monkeypatch.setattr(read_range, "_IDLE_SECONDS", 0.0)
-    silence(monkeypatch, 10**6)
-    with pytest.raises(UnreachableError, match="did not arrive") as failed:
-        consumer(broker, start=30)
-    assert failed.value.retriable
-
-
 def silence(monkeypatch: pytest.MonkeyPatch, polls: int) -> list[None]:
     """So many polls of the Batches alone bring nothing; returns those left."""
     left: list[None] = [None] * polls
@@ -202,7 +177,7 @@ def test_idle_time_counts_while_a_rewind_is_not_answered(broker: MemoryBroker, m
         assert not reading_.caught_up
         assert not reading_.ready
         away.left = 0
-        assert steps(until(reading_, "20a")) == [f"+{number}a" for number in range(5, 21)]
+        assert steps(until(reading_, "20a")) == added(5, 20)
         assert steps(list(reading_)) == []
         assert reading_.ready
 
@@ -221,28 +196,6 @@ def test_nothing_is_read_before_a_rewind_is_answered(broker: MemoryBroker, monke
     assert reader.poll()[0][:3] == ("a", 0, 2)
     assert not reader._rewind
     reader.close()
-
-
-def test_older_batches_of_a_server_that_is_away_are_requested_a_while_later(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lookup, "_AWAY_SECONDS", 1_000.0)
-    publish(broker, line(1, 4))
-    reader = Reader(broker.url, Blocks(), wait=0.0)
-    reader.main.assign({tp: end for tp, (_, end) in reader.watermarks.query().items()})
-    history = Away(monkeypatch, "history", "open_source", 1)
-    deadline = time.monotonic() + DEADLINE
-    while not reader.lookup._away_until:
-        assert time.monotonic() < deadline
-        assert reader.lookup.poll(1, BlockRef(4, hash_of("4a")), 0.01) is None
-    for _ in range(3):
-        assert reader.lookup.poll(1, BlockRef(4, hash_of("4a")), 0.01) is None
-    assert history.asked == 1
-    assert reader.poll() == []
-    reader.close()
-
-
-# --- reorg channels ----------------------------------------------------------------------------------------
 
 
 CHANNEL_AWAY = pytest.mark.parametrize("call", ["open_source", "offsets_for_time", "assign"])
@@ -284,18 +237,3 @@ def test_a_cursor_is_not_resumed_without_its_channel_because_the_server_is_away(
         publish(broker, line(61, 64, "c", "60b", weight=5))
         switched = steps(until(resumed, "64c"))
     assert switched == ["-62b", "-61b", "+61c", "+62c", "+63c", "+64c"]
-
-
-class Channels(Blocks):
-    """The same application, whose sink may also write a channel."""
-
-
-def deep(broker: MemoryBroker, ancestor: str, blocks: list[Payload]) -> None:
-    """A reorg through a channel."""
-    announcement, channel = split_reorg(
-        BlockRef(int(ancestor[:-1]), hash_of(ancestor)), blocks, Blocks().topics, "block"
-    )
-    broker.create(channel[0].topic, partitions=1)
-    send(broker, [announcement])
-    app = Channels(default_topic=channel[0].topic, topics={}, prefixes=())
-    broker.sink(app, producer_id="one").send(channel, None).result(DEADLINE)

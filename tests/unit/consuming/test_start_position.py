@@ -1,0 +1,218 @@
+"""Start positions: the number of a block, a time, and the first block of a stream that begins later."""
+
+from __future__ import annotations
+
+import string
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from blocks import DEADLINE, Blocks, added, block, consumer, hash_of, line, messages, publish, steps, until
+from cardinal.consuming import loop, options, partition_sync
+from cardinal.errors import ConfigurationError, UnreachableError
+from cardinal.protocols.streams import Routed
+from cardinal.protocols.streams.types import Partition
+from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal.transports import read_range
+from cardinal.transports.partitioner import fnv1a_partition
+from clocks import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1_000_000.0)
+
+
+@pytest.fixture
+def broker(clock: Clock) -> Iterator[MemoryBroker]:
+    with MemoryBroker(uuid.uuid4().hex, partitions=3, clock=clock) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("first", [2, 500, 999])
+def test_it_begins_with_the_block_of_a_number(broker: MemoryBroker, first: int) -> None:
+    publish(broker, line(1, 1000))
+    with consumer(broker, start=first) as reading:
+        updates = until(reading, "1000a")
+    assert steps(updates) == added(first, 1000)
+    assert updates[0].first_seq == 1
+
+
+def test_of_a_number_s_blocks_it_begins_with_the_one_on_the_heaviest_chain(broker: MemoryBroker) -> None:
+    publish(broker, [*line(1, 12), *line(9, 14, "b", "8a", weight=1), *line(15, 20, "b", weight=1)])
+    with consumer(broker, start=10) as reading:
+        assert steps(until(reading, "20b")) == added(10, 20, "b")
+
+
+def test_it_goes_on_from_a_cursor_without_the_number_it_began_with(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 60))
+    with consumer(broker, start=40) as reading:
+        before = until(reading, "60a")
+    publish(broker, [*line(57, 63, "b", "56a", weight=9)])
+    with consumer(broker, start=str(before[-1].cursor)) as reading:
+        after = until(reading, "63b")
+    whole = [*before, *after]
+    assert [update.first_seq for update in after] == [before[-1].seq + 1]
+    assert steps(whole)[:21] == added(40, 60)
+    assert steps(whole)[21:25] == ["-60a", "-59a", "-58a", "-57a"]
+
+
+def test_a_number_that_the_stream_does_not_hold_is_named(broker: MemoryBroker) -> None:
+    publish(broker, line(50, 90))
+    with pytest.raises(ConfigurationError, match=r"does not hold block 91 yet \(its highest is 90\)"):
+        consumer(broker, start=91)
+    with pytest.raises(ConfigurationError, match="followed down to block 40: it is held from block 50 on"):
+        consumer(broker, start=40)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def repaired(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
+    """The blocks from 300 to 400 came after block 1000."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=request.param) as broker:
+        publish(broker, [*line(1, 299), *line(401, 1000)])
+        publish(broker, line(300, 400))
+        publish(broker, line(1001, 1100))
+        yield broker
+
+
+@pytest.mark.parametrize("first", [300, 400, 990])
+def test_a_number_is_found_on_a_stream_that_was_repaired_long_after(repaired: MemoryBroker, first: int) -> None:
+    """Halving lands in the blocks that came late, or before them."""
+    with consumer(repaired, start=first) as reading:
+        assert steps(until(reading, "1100a")) == added(first, 1100)
+
+
+@pytest.fixture(scope="module")
+def apart() -> Iterator[MemoryBroker]:
+    """A second producer is 300 blocks behind."""
+    with MemoryBroker(uuid.uuid4().hex, partitions=3) as broker:
+        publish(broker, line(1, 600))
+        for ahead, behind in zip(line(601, 1000), line(300, 699), strict=True):
+            publish(broker, [ahead])
+            publish(broker, [behind], "two")
+        yield broker
+
+
+@pytest.mark.parametrize("first", [400, 650, 990])
+def test_a_number_is_found_where_a_second_producer_follows_far_behind(apart: MemoryBroker, first: int) -> None:
+    with consumer(apart, start=first) as reading:
+        assert steps(until(reading, "1000a")) == added(first, 1000)
+
+
+def test_a_number_is_found_on_a_stream_whose_old_records_are_gone(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 300))
+    for partition in range(3):
+        low, high = broker.source(["block"]).watermarks()["block", partition]
+        broker.trim("block", partition, (low + high) // 2)
+    with consumer(broker, start=290) as reading:
+        assert steps(until(reading, "300a"))[0] == "+290a"
+
+
+@pytest.mark.parametrize("behind", [61, 590])
+def test_the_rest_of_a_block_may_lie_minutes_before_its_batch(
+    broker: MemoryBroker, clock: Clock, behind: float
+) -> None:
+    """The seal was held for so long, and whoever begins with the Batch begins with the rest as well."""
+    sink = broker.sink(Blocks(), producer_id="one")
+    written = [(12.0 * one.number + later * behind, one, later) for one in line(1, 120) for later in (0, 1)]
+    for after, payload, later in sorted(written, key=lambda one: one[0]):
+        clock.now = 1_000_000.0 + after
+        *rest, batch = messages(payload)
+        sink.send([batch] if later else rest, None).result(DEADLINE)
+    with consumer(broker, start=60) as reading:
+        assert steps(until(reading, "120a")) == added(60, 120)
+    moment = datetime.fromtimestamp(1_000_000.0 + 12 * 60 + behind, tz=UTC)
+    with consumer(broker, start=moment) as reading:
+        assert steps(until(reading, "120a")) == added(60, 120)
+
+
+def test_it_begins_at_a_time(broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of an hour each. Negative times mean something else to a broker: the end, or the start."""
+    for number in range(1, 13):
+        clock.now = 1_000_000.0 + 3600 * number
+        publish(broker, line(number, number))
+    find = MemorySource.offsets_for_time
+
+    def found(source: MemorySource, at: int) -> dict[Partition, int]:
+        assert at >= 0
+        return find(source, at)
+
+    monkeypatch.setattr(MemorySource, "offsets_for_time", found)
+    moment = datetime.fromtimestamp(1_000_000.0 + 3600 * 7, tz=UTC)
+    for start, first in ((moment, 7), (datetime(1960, 1, 1, tzinfo=UTC), 1)):
+        with consumer(broker, start=start) as reading:
+            assert steps(until(reading, "12a")) == added(first, 12)
+    with pytest.raises(ConfigurationError, match="time zone"):
+        consumer(broker, start=moment.replace(tzinfo=None))
+
+
+def test_a_number_whose_batches_do_not_arrive_is_no_mistake_of_the_caller(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(broker, line(1, 60))
+    monkeypatch.setattr(read_range, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(MemorySource, "poll", lambda *_: [])
+    with pytest.raises(UnreachableError, match="did not arrive") as failed:
+        consumer(broker, start=30)
+    assert failed.value.retriable
+
+
+# --- the first block of a stream ---------------------------------------------------------------------------
+
+
+def branch_of(first: int, then: tuple[int, ...]) -> str:
+    """A branch whose first Batch lies in the last partition, and these in ones that are read before it."""
+
+    def partition(name: str) -> int:
+        return fnv1a_partition(b"\0" + hash_of(name), 3)
+
+    return next(
+        letter
+        for letter in string.ascii_letters
+        if partition(f"{first}{letter}") == 2 > max(partition(f"{number}{letter}") for number in then)
+    )
+
+
+@pytest.mark.parametrize("polled", [1, 10])
+def test_it_begins_with_the_lowest_of_the_blocks_that_come_at_once(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, polled: int
+) -> None:
+    monkeypatch.setattr(partition_sync, "POLL_RECORDS", polled)
+    branch = branch_of(1, (2, 3))
+    publish(broker, [])
+    with consumer(broker, idle_timeout=0.3) as reading:
+        assert not list(reading)
+        assert reading.caught_up
+        publish(broker, line(1, 6, branch))
+        updates = []
+        reading._options = replace(reading._options, idle_timeout=DEADLINE)
+        for update in reading:
+            updates.append(update)
+            if update.added[-1].hash == hash_of(f"6{branch}"):
+                break
+    assert steps(updates) == added(1, 6, branch)
+
+
+@pytest.mark.parametrize(("seconds", "begins"), [(0.0, True), (3600.0, False)])
+def test_blocks_below_the_start_that_do_not_come_hold_up_the_beginning_for_a_while(
+    broker: MemoryBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    begins: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Of 2a only the Batch is there, and of blocks without Batches so many that each rewind evicts them again."""
+    monkeypatch.setattr(options, "_BOUNDS", replace(options._BOUNDS, open_blocks=300))
+    monkeypatch.setattr(loop, "_DOUBT_SECONDS", seconds)
+    monkeypatch.setattr(loop, "_QUIET_SECONDS", seconds)
+    sink = broker.sink(Blocks(), producer_id="p")
+    sink.send([], messages(block("2a", "1a"))[-1]).result(DEADLINE)
+    publish(broker, line(4, 20), "p")
+    flood = [Routed("a", b"\x03" + b"%032d" % number + b"a/x", b"") for number in range(2 * 300)]
+    sink.send(flood, None).result(DEADLINE)
+    with consumer(broker, policy="quorum:1", producers=("p",)) as reading:
+        for _ in range(20):
+            reading._step()
+        assert (reading.head is not None) == begins
