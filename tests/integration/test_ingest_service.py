@@ -1,4 +1,4 @@
-"""Ingest service on a real broker: what was acknowledged is on the topics, once and in order, also after a restart."""
+"""Ingest service on a real broker: what was acknowledged is on the topics, once and in order, also after kills."""
 
 from __future__ import annotations
 
@@ -13,22 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from ethereum_blocks import build, grow
+from killing import PUBLISHERS, killed
 
 from cardinal.apps import get, items
 from cardinal.apps.body import items_of
 from cardinal.apps.evm import payload_from_rpc
 from cardinal.consumer import Consumer
-from cardinal.protocols.publish import (
-    Acknowledgement,
-    BlockEnd,
-    BlockItemSet,
-    EndOfStream,
-    ResendBlock,
-    Status,
-)
+from cardinal.protocols.publish import Acknowledgement, BlockEnd, BlockItemSet, EndOfStream, ResendBlock, Status
 from cardinal.protocols.streams import MissingPayload, Payload
-from ingesting import node, workers_of
-from publishers import publisher
+from ingesting import node, publisher, workers_of
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -123,3 +116,31 @@ def published(url: str, app: Application, count: int) -> list[int]:
             if len(found) >= count:
                 break
     return [block.number for block in found if len(block.items) == 3]
+
+
+# --- kills ----------------------------------------------------------------------------------------------------------
+
+
+PROCESSES = ("node", PUBLISHERS[0], "node", PUBLISHERS[1])
+
+
+@pytest.mark.parametrize("app", ["blob", pytest.param("items", marks=pytest.mark.slow)])
+def test_publishers_and_node_are_killed(app: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
+    killed(app, cardinal_broker, tmp_path, [*PROCESSES[:3]], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_publishers_node_and_broker_are_killed_at_30_points(
+    cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    killed("blob", cardinal_killable_broker, tmp_path, [*PROCESSES, "broker"] * 6, 2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(8 * 3600)
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_publishers_node_and_broker_are_killed_at_1000_points(
+    seed: int, cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    killed("blob", cardinal_killable_broker, tmp_path, [*PROCESSES, "broker"] * 20, seed)

@@ -21,6 +21,7 @@ from cardinal.protocols.publish import BlockId
 from cardinal.server.ingest.blocks import blocks_of
 from cardinal.server.ingest.verifier import Verifier
 from ingesting import workers_of
+from looping import on_loop
 
 DEADLINE = 60.0
 BUILT = build(None, number=5_000_000)
@@ -39,47 +40,42 @@ def verifying(workers: int = 1) -> Iterator[Verifier]:
         verifier.close()
 
 
-def test_verdicts_come_from_worker_processes_which_end_with_the_verifier() -> None:
+@on_loop
+async def test_verdicts_come_from_worker_processes_which_end_with_the_verifier() -> None:
     others = workers_of(os.getpid())
 
     def new() -> set[int]:
         return workers_of(os.getpid()) - others
 
-    async def run() -> None:
-        with verifying(workers=2) as verifier:
-            assert not new()
-            for _ in range(3):
-                await verifier.verify(BLOCK, PARENT, BODY)
-            (worker,) = new()
-            for number in (signal.SIGINT, signal.SIGTERM):  # they may come to the whole group: the node answers them
-                os.kill(worker, number)
-            await verifier.verify(BLOCK, PARENT, BODY)
-            assert new() == {worker}
-            verdicts = await asyncio.gather(
-                *[verifier.verify(BLOCK, PARENT, body) for body in (BODY, OTHER_CHAIN, BODY, OTHER_CHAIN)],
-                return_exceptions=True,
-            )
-            assert verdicts[::2] == [None, None]
-            assert all(isinstance(one, ApplicationError) and "of chain 2" in str(one) for one in verdicts[1::2])
+    with verifying(workers=2) as verifier:
         assert not new()
+        for _ in range(3):
+            await verifier.verify(BLOCK, PARENT, BODY)
+        (worker,) = new()
+        for number in (signal.SIGINT, signal.SIGTERM):  # they may come to the whole group: the node answers them
+            os.kill(worker, number)
+        await verifier.verify(BLOCK, PARENT, BODY)
+        assert new() == {worker}
+        verdicts = await asyncio.gather(
+            *[verifier.verify(BLOCK, PARENT, body) for body in (BODY, OTHER_CHAIN, BODY, OTHER_CHAIN)],
+            return_exceptions=True,
+        )
+        assert verdicts[::2] == [None, None]
+        assert all(isinstance(one, ApplicationError) and "of chain 2" in str(one) for one in verdicts[1::2])
+    assert not new()
 
-    asyncio.run(run())
 
-
-def test_a_worker_that_is_killed_decides_nothing_and_is_replaced() -> None:
+@on_loop
+async def test_a_worker_that_is_killed_decides_nothing_and_is_replaced() -> None:
     others = workers_of(os.getpid())
-
-    async def run() -> None:
-        with verifying() as verifier:
+    with verifying() as verifier:
+        await verifier.verify(BLOCK, PARENT, BODY)
+        (first,) = workers_of(os.getpid()) - others
+        os.kill(first, signal.SIGKILL)
+        with pytest.raises(VerifierError, match=f"block {PAYLOAD.number}"):
             await verifier.verify(BLOCK, PARENT, BODY)
-            (first,) = workers_of(os.getpid()) - others
-            os.kill(first, signal.SIGKILL)
-            with pytest.raises(VerifierError, match=f"block {PAYLOAD.number}"):
-                await verifier.verify(BLOCK, PARENT, BODY)
-            await verifier.verify(BLOCK, PARENT, BODY)
-            assert first not in workers_of(os.getpid())
-
-    asyncio.run(run())
+        await verifier.verify(BLOCK, PARENT, BODY)
+        assert first not in workers_of(os.getpid())
 
 
 def test_a_worker_ends_with_its_node_however_that_ends() -> None:

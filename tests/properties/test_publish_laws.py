@@ -1,19 +1,23 @@
-"""Laws of the publish codec and of items: every message comes back, every byte string is read or refused."""
+"""Laws of the publish protocol: bytes, the arbiter against its model, sessions against arbiters in a network."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
 
 import pytest
+from click.testing import CliRunner
 from google.protobuf.message import DecodeError
-from hypothesis import example, given
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from cardinal.errors import EncodeError, RemoteProtocolError
 from cardinal.protocols.publish import (
     NONE,
     Acknowledgement,
+    ArbiterSettings,
     BehindPublisher,
     BlockEnd,
     BlockItemSet,
@@ -25,6 +29,7 @@ from cardinal.protocols.publish import (
     ResendBlock,
     Response,
     SkipBlock,
+    Start,
     decode_request,
     decode_response,
     encode,
@@ -32,7 +37,23 @@ from cardinal.protocols.publish import (
     read_item,
     read_set,
 )
-from model.publish_scenario import bytes_field, header_item, number_field, other_item, proof_item, varint
+from examples import examples
+from model.__main__ import main
+from model.publish_model import NaiveArbiter
+from model.publish_network import Network, Node, Publisher, Wire, run_network
+from model.publish_scenario import (
+    Scenario,
+    block_of,
+    by_recipient,
+    bytes_field,
+    header_item,
+    number_field,
+    other_item,
+    proof_item,
+    varint,
+)
+from model.publish_schedule import Inputs, run_inputs
+from vectors import Case, load
 
 NUMBERS = st.integers(0, NONE) | st.sampled_from((0, 127, 128, 2**32, 2**63, NONE))
 CODES = st.integers(-(2**31), 2**31 - 1)
@@ -150,3 +171,149 @@ def test_a_set_is_a_header_then_content_then_proofs(items: list[bytes]) -> None:
     if found is not None:
         assert found.size == sum(map(len, items))
         assert (found.proven, found.content) == (kinds.endswith("P"), "O" in kinds)
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(240)), pytest.param(range(240, 10_240), marks=pytest.mark.slow)], ids=len
+)
+def test_the_arbiter_puts_out_what_its_model_does(seeds: range) -> None:
+    assert [difference for seed in seeds if (difference := run_inputs(seed))] == []
+
+
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(range(50)), pytest.param(range(50, 5_050), marks=pytest.mark.slow)], ids=len
+)
+def test_a_network_keeps_its_promises(seeds: range) -> None:
+    assert [broken for seed in seeds if (broken := run_network(seed))] == []
+
+
+@pytest.mark.parametrize("case", load("publish-arbiter.json", "scenarios"), ids=lambda case: str(case["name"]))
+def test_the_model_puts_out_what_the_scenario_says(case: Case) -> None:
+    settings = ArbiterSettings(**{name: value for name, value in case["config"].items() if name != "stored_blocks"})
+    scenario, model = Scenario(case), NaiveArbiter(settings, case["config"].get("stored_blocks", []))
+    expected = defaultdict(list)
+    for out in case["expect"]:
+        expected[out["step"]].append((out["to"], out["send"]))
+    for i, step in enumerate(case["steps"]):
+        for effect in scenario.step(step):
+            if isinstance(effect, Start):
+                scenario.attempts[effect.block] = effect.attempt
+        if "restart" in step:
+            model = NaiveArbiter(settings, step["restart"], scenario.now)
+            continue
+        number = next((step[kind] for kind in ("verified", "persisted", "failed") if kind in step), None)
+        current = {} if number is None else {"attempt": scenario.attempts.get(block_of(step, number), 0)}
+        assert by_recipient(model.feed(current | step, scenario.now)) == by_recipient(expected[i]), f"step {i}: {step}"
+
+
+def test_a_faulty_arbiter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.protocols.publish.blocks.Line.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    assert [difference for seed in range(40) if (difference := run_inputs(seed))]
+
+
+def test_equal_seeds_choose_equal_inputs() -> None:
+    one, other = Inputs(7), Inputs(7)
+    assert [one.step() for _ in range(60)] == [other.step() for _ in range(60)]
+    assert one.last_step == other.last_step
+
+
+def test_the_command_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    result = CliRunner().invoke(main, ["--publish", "--seeds", "20"])
+    assert result.exit_code == 1
+    assert "publish seed " in result.output
+
+
+# --- a network whose steps Hypothesis chooses -----------------------------------------------------------------------
+
+
+class NetworkMachine(RuleBasedStateMachine):
+    """Only drives the steps: the network checks its invariants at every effect, and settles in the end."""
+
+    network: Network
+    forks = False
+
+    @initialize(seed=st.integers(0, 1 << 20), publishers=st.integers(1, 3), nodes=st.integers(1, 2))
+    def begin(self, seed: int, publishers: int, nodes: int) -> None:
+        self.network = Network(seed, forks=self.forks, publishers=publishers, nodes=nodes)
+
+    def publisher(self, number: int) -> Publisher:
+        return self.network.publishers[number % len(self.network.publishers)]
+
+    def node(self, number: int) -> Node:
+        return self.network.nodes[number % len(self.network.nodes)]
+
+    def wire(self, number: int) -> Wire:
+        return self.network.wires[number % len(self.network.wires)]
+
+    @rule(number=st.integers(0, 2), sealed=st.booleans())
+    def a_feed_grows(self, number: int, *, sealed: bool) -> None:
+        self.network.grow(self.publisher(number), sealed=sealed)
+
+    @precondition(lambda self: self.forks)
+    @rule(number=st.integers(0, 2), depth=st.integers(1, 4))
+    def a_feed_changes_its_branch(self, number: int, depth: int) -> None:
+        self.network.reorg(self.publisher(number), depth)
+
+    @rule(number=st.integers(0, 2), count=st.integers(1, 4))
+    def a_session_sends(self, number: int, count: int) -> None:
+        for _ in range(count):
+            self.network.pull(self.publisher(number))
+
+    @precondition(lambda self: self.network.wires)
+    @rule(number=st.integers(0, 4), up=st.booleans(), count=st.integers(1, 4))
+    def messages_arrive(self, number: int, count: int, *, up: bool) -> None:
+        wire = self.wire(number)
+        for _ in range(count):
+            (self.network.deliver_up if up else self.network.deliver_down)(wire)
+
+    @rule(number=st.integers(0, 1), count=st.integers(1, 4))
+    def a_node_decides(self, number: int, count: int) -> None:
+        for _ in range(count):
+            self.network.verdict(self.node(number))
+
+    @rule(seconds=st.sampled_from((0.05, 0.25, 1, 3, 9, 33)))
+    def time_passes(self, seconds: float) -> None:
+        self.network.tick(seconds)
+
+    @rule(number=st.integers(0, 1))
+    def a_block_is_fetched(self, number: int) -> None:
+        self.network.store(self.node(number))
+
+    @precondition(lambda self: self.network.wires)
+    @rule(number=st.integers(0, 4))
+    def a_stream_is_lost(self, number: int) -> None:
+        self.network.lose(self.wire(number))
+
+    @rule(number=st.integers(0, 1))
+    def a_node_is_restarted(self, number: int) -> None:
+        self.network.restart(self.node(number))
+
+    @rule()
+    def a_false_publisher_acts(self) -> None:
+        self.network.lie()
+
+    def teardown(self) -> None:
+        if hasattr(self, "network"):
+            self.network.settle()
+
+
+class ForkMachine(NetworkMachine):
+    """The same with branches."""
+
+    forks = True
+
+
+TestLine = NetworkMachine.TestCase
+TestForks = ForkMachine.TestCase
+TestLine.settings = settings(
+    max_examples=examples(60),
+    stateful_step_count=50,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
+TestForks.settings = TestLine.settings

@@ -1,7 +1,11 @@
-"""Laws of replication: bytes, the claim log as a function of its records, restarts, clusters in any weather."""
+"""Laws of replication: bytes, the claim log as a function of its records, clusters in any weather, their rules."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +31,7 @@ from cardinal.protocols.replication import (
     Propose,
     Record,
     Ref,
+    Refusal,
     Replica,
     Saved,
     State,
@@ -36,9 +41,12 @@ from cardinal.protocols.replication import (
     encode,
     seal_header,
 )
+from cardinal.protocols.replication.pool import Pool
 from examples import examples
+from model.__main__ import main
+from model.cluster_laws import Broken
 from model.cluster_node import verify
-from model.cluster_schedule import blocks, cuts, kills
+from model.cluster_schedule import blocks, cuts, kills, late_ends, run_cluster, run_seed, slow_links
 from model.cluster_world import Chaos, Cluster
 from replicating import FIRST, MEMBERS, batch, block, claimed
 
@@ -204,3 +212,96 @@ def test_agreement_durability_certificates_once_order_and_progress(seed: int, si
         assert {b for m in again.snapshot("z") if isinstance(m, Observed) for b in m.blocks} == {
             b for m in committed if isinstance(m, Observed) for b in m.blocks
         }
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(60)),
+        pytest.param(range(60, 3_060), marks=pytest.mark.slow),
+        pytest.param(range(1_000_000), marks=[pytest.mark.soak, pytest.mark.timeout(0)]),
+    ],
+    ids=len,
+)
+def test_a_cluster_keeps_its_laws(seeds: range) -> None:
+    assert [broken for seed in seeds if (broken := run_cluster(seed))] == []
+
+
+@pytest.mark.parametrize("seed", [403, 1267, 61_921])
+def test_seeds_that_were_broken_once(seed: int) -> None:
+    assert run_cluster(seed) is None
+
+
+def test_equal_seeds_run_alike() -> None:
+    one, other = run_seed(7), run_seed(7)
+    assert one.kafka.claims == other.kafka.claims
+    assert one.laws.stats == other.laws.stats
+
+
+def broken_by(run: Callable[[int], object], seeds: range) -> list[str]:
+    found: list[str] = []
+    for seed in seeds:
+        try:
+            run(seed)
+        except Broken as broken:
+            found.append(str(broken))
+    return found
+
+
+@pytest.fixture(params=[False, True], ids=["kept", "removed"])
+def removed(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def test_marker_last(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
+    monkeypatch.setattr(Cluster, "marker_first", removed)
+    found = broken_by(late_ends, range(8))
+    assert any("promoted and not on the topics" in line for line in found) is removed
+
+
+def test_no_producer_is_used_after_an_abort(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
+    monkeypatch.setattr(Cluster, "reuse", removed)
+    found = broken_by(late_ends, range(8))
+    assert any("promoted and not on the topics" in line for line in found) is removed
+
+
+def test_timers_double(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
+    if removed:
+        monkeypatch.setattr("cardinal.protocols.replication.turns.doubled", lambda wait, *_: wait)
+    found = broken_by(lambda seed: slow_links(seed, 300.0), range(4))
+    assert bool(found) is removed
+
+
+def test_no_block_twice(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
+    """Agreed blocks are neither voted for nor accepted; without that a block that is sent again is agreed again."""
+    if removed:
+        refusal, link = State.refusal, Pool._link_of
+
+        def lenient(state: State, header: Header) -> Refusal | None:
+            reason = refusal(state, header)
+            return None if reason is Refusal.TWICE else reason
+
+        def forgetful(pool: Pool, block: Block, state: State) -> object:
+            ring = {one: number for one, number in state.ring.items() if one != block.hash}
+            return link(pool, block, State.build(state.rules, b"", "", state.num, b"", state.head, state.highest, ring))
+
+        monkeypatch.setattr(State, "refusal", lenient)
+        monkeypatch.setattr(Pool, "_link_of", forgetful)
+    found = broken_by(run_seed, range(12))
+    assert any("in two batches" in line for line in found) is removed
+
+
+def test_a_faulty_quorum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the members are no quorum: those of even n do not intersect."""
+    monkeypatch.setattr("cardinal.protocols.replication.observers.Observers.majority", lambda *_: True)
+    assert any("acknowledged on" in line for line in broken_by(run_seed, range(12)))
+
+
+def test_the_command_names_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.protocols.replication.observers.Observers.majority", lambda *_: True)
+    result = CliRunner().invoke(main, ["--cluster", "--seeds", "12"])
+    assert result.exit_code == 1
+    assert "cluster seed " in result.output

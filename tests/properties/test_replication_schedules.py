@@ -29,8 +29,8 @@ from cardinal.protocols.replication import (
     saved_bytes,
     seal_header,
 )
-from cluster_scenes import agreed, grow, promoting, slow_links, started
 from model.cluster_node import Disk, Node, membership, signature
+from model.cluster_schedule import agreed, grow, promoting, slow_links, started
 from model.cluster_world import CALM, RULES, Chaos, Cluster
 
 seeds = pytest.mark.parametrize("seed", range(3))

@@ -1,21 +1,30 @@
-"""The publisher's session: buffer, cursor, back-off, nodes; forks as facts P49 says."""
+"""Arbiter and session of the publish protocol: what no vector and no schedule of the model shows."""
 
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 
-from cardinal.errors import LocalProtocolError
+from cardinal.errors import ConfigurationError, LocalProtocolError
 from cardinal.protocols.publish import (
     NONE,
+    Acknowledged,
     Acknowledgement,
+    Arbiter,
+    ArbiterSettings,
     BehindPublisher,
     BlockEnd,
+    BlockId,
     BlockItemSet,
     Close,
+    Discard,
     Drained,
+    Effect,
     EndCode,
     EndOfStream,
     EndStream,
+    Failure,
     Header,
     Open,
     PublisherSession,
@@ -24,21 +33,238 @@ from cardinal.protocols.publish import (
     ResendBlock,
     Response,
     Saturated,
+    Send,
     SessionEffect,
     SessionSettings,
     SkipBlock,
+    Start,
     Status,
     read_item,
 )
 from model.publish_scenario import bytes_field, header_item, label, other_item, proof_item
 
+# --- arbiter --------------------------------------------------------------------------------------------------------
+
+
+LAST = 100
+
+
+class Node:
+    """An arbiter with publishers that are connected by name, and what each was sent."""
+
+    def __init__(self, *names: str, **settings: int) -> None:
+        self.arbiter = Arbiter(ArbiterSettings(last_stored=LAST, **settings))
+        self.now = 0.0
+        self.attempts: dict[int, int] = {}
+        self.sent: dict[str, list[Response]] = {}
+        self.effects: list[Effect] = []
+        for name in names:
+            self.connect(name)
+
+    def take(self, effects: list[Effect]) -> list[Effect]:
+        for effect in effects:
+            if isinstance(effect, Start):
+                self.attempts[effect.block.number] = effect.attempt
+            elif isinstance(effect, Send):
+                self.sent.setdefault(str(effect.connection), []).append(effect.response)
+        self.effects += effects
+        return effects
+
+    def connect(self, name: str) -> None:
+        self.take(self.arbiter.connect(name, name.split("#", maxsplit=1)[0], self.now))
+
+    def lose(self, name: str) -> list[Effect]:
+        return self.take(self.arbiter.disconnect(name, self.now))
+
+    def offer(self, name: str, *numbers: int) -> None:
+        for number in numbers:
+            self.items(name, header_item(number), other_item())
+
+    def items(self, name: str, *items: bytes) -> list[Effect]:
+        return self.take(self.arbiter.receive(name, BlockItemSet(items), self.now))
+
+    def publish(self, name: str, *numbers: int) -> None:
+        for number in numbers:
+            self.items(name, header_item(number), other_item(), proof_item(number))
+            self.take(self.arbiter.receive(name, BlockEnd(number), self.now))
+
+    def keep(self, number: int) -> None:
+        copy = BlockId(number), self.attempts[number]
+        self.take(self.arbiter.persisted(*copy, self.now) + self.arbiter.verified(*copy, self.now))
+
+    def acknowledged(self, name: str) -> list[int]:
+        return [one.block_number for one in self.sent.get(name, []) if isinstance(one, Acknowledgement)]
+
+
+# --- forks: what no scenario of the vectors shows ------------------------------------------------------------------
+
+
+def fork_node(*stored: str) -> Arbiter:
+    """A node with forks; its blocks are labels, each a child of the one before."""
+    ids = [fork(name) for name in stored]
+    parents = [label(f"{ids[0].number - 1}a"), *(block.hash for block in ids)]
+    return Arbiter(ArbiterSettings(reorg_threshold=8), dict(zip(ids, parents, strict=False)))
+
+
+def fork(name: str) -> BlockId:
+    return BlockId(int(name.rstrip("abcxyz")), label(name))
+
+
+def offered(node: Arbiter, connection: str, name: str, parent: str, *items: bytes) -> list[Effect]:
+    header = header_item(fork(name).number, label(name), label(parent))
+    return node.receive(connection, BlockItemSet((header, *items)), 0.0)
+
+
+def responses(effects: list[Effect]) -> list[Response]:
+    return [effect.response for effect in effects if isinstance(effect, Send)]
+
+
+def test_no_acknowledgement_passes_a_header_that_was_refused() -> None:
+    node = fork_node("99a", "100a")
+    for name in ("alice", "bob"):
+        node.connect(name, name, 0.0)
+    offered(node, "bob", "101x", "100a", proof_item(101))
+    offered(node, "bob", "102b", "101x", proof_item(102))
+    offered(node, "alice", "101a", "100a", proof_item(101))
+    assert responses(offered(node, "alice", "102b", "101a")) == [BehindPublisher(101)]  # bob's is a child of 101x
+    offered(node, "alice", "103b", "102b", proof_item(103))
+    node.receive("bob", BlockEnd(102), 0.0)
+    node.receive("alice", BlockEnd(103), 0.0)
+    effects: list[Effect] = []
+    for name in ("101x", "102b", "103b"):
+        effects += node.verified(fork(name), 1, 0.0) + node.persisted(fork(name), 1, 0.0)
+    assert {effect.connection for effect in effects if isinstance(effect, Send)} == {"bob"}
+    assert node.last == 103  # alice claims that 102b is a child of 101a: nothing above 100a is acknowledged to her
+
+
+def test_the_block_in_progress_is_left_when_its_branch_was_cut_off() -> None:
+    node = fork_node("99a", "100a")
+    node.connect("alice", "alice", 0.0)
+    offered(node, "alice", "101a", "100a", proof_item(101))
+    node.receive("alice", BlockEnd(101), 0.0)
+    offered(node, "alice", "102a", "101a")
+    node.stored(fork("101a"), label("100x"), 0.0)
+    effects = offered(node, "alice", "102a", "101a")
+    assert Discard(fork("102a"), 1) in effects
+    assert responses(effects) == [Acknowledgement(NONE), BehindPublisher(100)]
+    assert node.receive("alice", BlockItemSet((other_item(),)), 0.0) == []
+    assert node.ignored == 1
+
+
+# --- the service's side -------------------------------------------------------------------------------------------
+
+
+def test_a_full_node_lets_publishers_wait() -> None:
+    node = Node("alice")
+    node.arbiter.full = True
+    node.offer("alice", 101)
+    assert node.sent["alice"] == [BehindPublisher(LAST)]
+    node.arbiter.full = False
+    node.publish("alice", 101)
+    node.keep(101)
+    assert node.acknowledged("alice") == [101]
+
+
+def test_a_service_ends_a_stream_and_its_block_in_progress() -> None:
+    node = Node("alice", "bob")
+    node.offer("alice", 101)
+    node.take(node.arbiter.end("alice", Status.ERROR, node.now))
+    node.take(node.arbiter.end("bob", Status.ERROR, node.now))
+    assert node.sent["alice"] == [EndOfStream(Status.ERROR, LAST, 101)]
+    assert node.sent["bob"] == [EndOfStream(Status.ERROR, LAST)]
+    assert node.take(node.arbiter.end("alice", Status.ERROR, node.now)) == node.lose("alice") == []
+
+
+def test_a_connection_of_the_same_name_ends_the_former() -> None:
+    node = Node("alice")
+    node.offer("alice", 101)
+    node.connect("alice")
+    assert node.effects[-1] == Discard(BlockId(101), 1)
+    node.publish("alice", 101)
+    node.keep(101)
+    assert node.acknowledged("alice") == [101]
+
+
+def test_a_verdict_on_a_sender_that_left_harms_no_other_connection_of_its_name() -> None:
+    node = Node("alice")
+    node.publish("alice", 101)
+    node.lose("alice")
+    node.connect("alice")
+    assert node.take(node.arbiter.failed(BlockId(101), 1, Failure.BAD, node.now)) == [Discard(BlockId(101), 1)]
+    node.publish("alice", 101)
+    node.keep(101)
+    assert node.acknowledged("alice") == [101]
+
+
+def test_an_empty_node_knows_no_block_to_fetch_before_its_first_header() -> None:
+    arbiter = Arbiter(ArbiterSettings())
+    arbiter.connect("alice", "alice", 0.0)
+    assert arbiter.receive("alice", EndStream(EndCode.TOO_FAR_BEHIND, 1, 9), 0.0) == []
+    assert arbiter.last is None
+    assert arbiter.receive("alice", None, 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"idle_timeout": 3.9}, "idle_timeout"),
+        ({"block_time": 17.0, "idle_timeout": 34.0}, "block_timeout"),
+        ({"stall_distance": 0}, "stall_distance"),
+    ],
+)
+def test_settings_that_end_streams_too_early_are_refused(settings: dict[str, float], setting: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ArbiterSettings(**settings)  # type: ignore[arg-type] # each of its own type
+    assert refused.value.setting == setting
+
+
+def test_blocks_by_number() -> None:
+    arbiter = Arbiter(ArbiterSettings(first=5))
+    assert arbiter.floor == 4
+    assert [number for number in range(10) if arbiter.lacks(BlockId(number))] == [5, 6, 7, 8, 9]
+    assert [number for number in range(10) if arbiter.joins(BlockId(number), BlockId(number - 1))] == [0, 1, 2, 3, 4, 5]
+    assert arbiter.stored(BlockId(6), b"", 0.0) == []
+    assert arbiter.unlinked(BlockId(6))
+    assert not arbiter.lacks(BlockId(6))
+    assert not arbiter.unlinked(BlockId(7))
+    effects = arbiter.stored(BlockId(5), b"", 0.0)
+    assert effects == [Acknowledged(BlockId(5), BlockId(4)), Acknowledged(BlockId(6), BlockId(5))]
+    assert arbiter.floor == 6
+    assert not arbiter.unlinked(BlockId(6))
+    assert not arbiter.lacks(BlockId(6))
+
+
+def test_branches() -> None:
+    def block(number: int, fork: str = "a") -> BlockId:
+        return BlockId(number, fork.encode() * 32)
+
+    arbiter = Arbiter(ArbiterSettings(first=5, reorg_threshold=2))
+    assert arbiter.joins(block(5), block(4))
+    assert not arbiter.joins(block(6), block(5))
+    for number in range(5, 9):
+        arbiter.stored(block(number), block(number - 1).hash, 0.0)
+    assert arbiter.floor == 6
+    assert not arbiter.lacks(block(8))
+    assert not arbiter.lacks(block(6, "b")), "it is too deep"
+    assert arbiter.lacks(block(7, "b"))
+    assert arbiter.joins(block(9, "b"), block(8))
+    assert not arbiter.joins(block(9, "b"), block(8, "b"))
+    arbiter.stored(block(9, "b"), block(8, "b").hash, 0.0)
+    assert arbiter.unlinked(block(9, "b"))
+    arbiter.stored(block(8, "b"), block(7).hash, 0.0)
+    assert not arbiter.unlinked(block(9, "b"))
+
+
+# --- session --------------------------------------------------------------------------------------------------------
+
+
 MEBIBYTE = 1024 * 1024
 
 
-def block(number: int, name: str = "", parent: str = "", size: int = 3) -> tuple[bytes, ...]:
+def block(number: int, name: str = "", parent: str = "") -> tuple[bytes, ...]:
     """The items of a block; ``name`` and ``parent`` are labels of its hash and its parent's."""
     header = header_item(number, label(name), label(parent)) if name else header_item(number)
-    return header, other_item(size=size), proof_item(number)
+    return header, other_item(size=3), proof_item(number)
 
 
 class Host:
@@ -64,11 +290,12 @@ class Host:
         self.now += seconds
         return self.take(self.session.tick(self.now))
 
-    def add(self, *numbers: int, size: int = 3) -> None:
+    def add(self, *numbers: int) -> Self:
         for number in numbers:
-            self.take(self.session.append(block(number, size=size), self.now, sealed=True))
+            self.take(self.session.append(block(number), self.now, sealed=True))
+        return self
 
-    def add_fork(self, *names: str) -> None:
+    def add_fork(self, *names: str) -> Self:
         """Blocks by label: "12a" is a child of the one before, "12b<11a" names its parent."""
         for text in names:
             name, _, parent = text.partition("<")
@@ -76,6 +303,7 @@ class Host:
             self.parent = parent or self.parent
             self.take(self.session.append(block(number, name, self.parent), self.now, sealed=True))
             self.parent = name
+        return self
 
     parent = "9a"
 
@@ -215,32 +443,28 @@ def test_a_block_that_is_acknowledged_while_it_grows_is_let_go() -> None:
 
 
 def test_a_block_is_resent_after_the_one_in_hand() -> None:
-    host = Host()
-    host.add(10, 11, 12)
+    host = Host().add(10, 11, 12)
     assert host.send(5) == ["10", "end 10", "11", "end 11", "12"]
     host.receive(ResendBlock(13), ResendBlock(11), ResendBlock(10))
     assert host.send() == ["end 12", "10", "end 10", "11", "end 11", "12", "end 12"]
 
 
 def test_a_block_that_was_resent_by_another_in_between_is_not_sent_again() -> None:
-    host = Host()
-    host.add(10, 11)
+    host = Host().add(10, 11)
     host.send(3)
     host.receive(ResendBlock(10), Acknowledgement(10))
     assert host.send() == ["end 11"]
 
 
 def test_a_skip_in_hand_makes_place_for_the_block_to_resend() -> None:
-    host = Host()
-    host.add(10, 11)
+    host = Host().add(10, 11)
     host.send(3)
     host.receive(ResendBlock(10), SkipBlock(11))
     assert host.send() == ["10", "end 10", "11", "end 11"]
 
 
 def test_a_resend_of_what_is_not_held_ends_the_stream() -> None:
-    host = Host()
-    host.add(10, 11)
+    host = Host().add(10, 11)
     host.send()
     host.receive(Acknowledgement(10), ResendBlock(10))
     assert host.ended() == ["TOO_FAR_BEHIND 10-10"]
@@ -248,8 +472,7 @@ def test_a_resend_of_what_is_not_held_ends_the_stream() -> None:
 
 def test_two_behinds_in_flight_are_one() -> None:
     """Consensus node 23928 and 23250."""
-    host = Host()
-    host.add(10, 11, 12)
+    host = Host().add(10, 11, 12)
     host.send()
     host.receive(BehindPublisher(9), BehindPublisher(9))
     assert host.send(1) == ["10"]
@@ -258,8 +481,7 @@ def test_two_behinds_in_flight_are_one() -> None:
 
 
 def test_the_same_behind_without_progress_waits_longer_each_time() -> None:
-    host = Host()
-    host.add(10, 11)
+    host = Host().add(10, 11)
     waits = []
     for _ in range(6):
         host.send()
@@ -273,8 +495,7 @@ def test_the_same_behind_without_progress_waits_longer_each_time() -> None:
 
 
 def test_a_node_far_behind_cools_longer_each_time() -> None:
-    host = Host(behind_cooling_most=4)
-    host.add(10)
+    host = Host(behind_cooling_most=4).add(10)
     host.send()
     host.receive(Acknowledgement(10))
     host.add(11)
@@ -292,8 +513,7 @@ def test_a_node_far_behind_cools_longer_each_time() -> None:
 
 
 def test_an_empty_node_begins_with_block_zero() -> None:
-    host = Host()
-    host.add(0, 1)
+    host = Host().add(0, 1)
     host.send()
     host.receive(BehindPublisher(NONE))
     assert host.send(1) == ["0"]
@@ -311,8 +531,7 @@ def test_nothing_is_made_of_answers_before_the_first_block() -> None:
 
 @pytest.mark.parametrize("status", [Status.SUCCESS, Status.ERROR, Status.UNKNOWN, Status.PERSISTENCE_FAILED, 8, -1])
 def test_another_node_is_taken_at_once_and_the_first_again_when_it_cooled(status: int) -> None:
-    host = Host(("a", "b"))
-    host.add(10)
+    host = Host(("a", "b")).add(10)
     host.send()
     assert host.receive(EndOfStream(status, NONE)) == [Close(1), Open("b", 2)]
     assert host.send() == ["10", "end 10"]
@@ -327,8 +546,7 @@ def test_another_node_is_taken_at_once_and_the_first_again_when_it_cooled(status
     "status", [Status.INVALID_REQUEST, Status.TIMEOUT, Status.DUPLICATE_BLOCK, Status.BAD_BLOCK_PROOF]
 )
 def test_the_same_node_is_taken_after_a_back_off_from_the_block_after_the_nodes_last(status: Status) -> None:
-    host = Host(("a", "b"))
-    host.add(10, 11)
+    host = Host(("a", "b")).add(10, 11)
     host.send()
     assert host.receive(EndOfStream(status, 10)) == [Close(1), Released(10)]
     host.tick(0.7)
@@ -339,8 +557,7 @@ def test_the_same_node_is_taken_after_a_back_off_from_the_block_after_the_nodes_
 
 
 def test_the_back_off_grows_and_an_acknowledgement_ends_it() -> None:
-    host = Host(draw=0, storm_ends=99)
-    host.add(10)
+    host = Host(draw=0, storm_ends=99).add(10)
     waits = []
     for i in range(6):
         host.send()
@@ -356,8 +573,7 @@ def test_the_back_off_grows_and_an_acknowledgement_ends_it() -> None:
 
 
 def test_six_ends_in_half_a_minute_are_followed_by_a_pause() -> None:
-    host = Host(draw=0, backoff_most=1)
-    host.add(10)
+    host = Host(draw=0, backoff_most=1).add(10)
     for _ in range(6):
         host.receive(EndOfStream(Status.INVALID_REQUEST, NONE))
         host.tick(0.5)
@@ -375,8 +591,7 @@ def test_six_ends_in_half_a_minute_are_followed_by_a_pause() -> None:
 
 def test_a_lost_stream_continues_on_another_node_with_what_is_unacknowledged() -> None:
     """Consensus node 25389: nothing that was not acknowledged is forgotten."""
-    host = Host(("a", "b"))
-    host.add(10, 11)
+    host = Host(("a", "b")).add(10, 11)
     host.send()
     host.receive(Acknowledgement(10))
     host.take(host.session.closed(1, 0.0))
@@ -387,8 +602,7 @@ def test_a_lost_stream_continues_on_another_node_with_what_is_unacknowledged() -
 
 
 def test_late_acknowledgements_make_the_session_leave() -> None:
-    host = Host(("a", "b"))
-    host.add(*range(10, 16))
+    host = Host(("a", "b")).add(*range(10, 16))
     host.send()
     host.tick(31)
     assert host.ended() == ["TIMEOUT 10-15"]
@@ -430,8 +644,7 @@ def test_a_stream_is_reset_between_blocks_once_a_day() -> None:
 
 
 def test_a_session_that_stops_ends_its_stream_and_opens_no_other() -> None:
-    host = Host()
-    host.add(10)
+    host = Host().add(10)
     host.send(1)
     host.take(host.session.stop(0.0))
     assert host.ended() == ["ERROR 10-10"]
@@ -446,8 +659,7 @@ def test_a_session_that_stops_ends_its_stream_and_opens_no_other() -> None:
 
 
 def test_a_half_full_buffer_makes_the_session_try_another_node_and_a_full_one_stops_the_host() -> None:
-    host = Host(("a", "b"), buffer_blocks=10)
-    host.add(*range(10, 15))
+    host = Host(("a", "b"), buffer_blocks=10).add(*range(10, 15))
     host.tick(19)
     assert host.opened() == ["a"]
     host.tick(1)
@@ -474,8 +686,7 @@ def test_growing_blocks_saturate() -> None:
 
 
 def test_until_the_restart_answers_mean_what_was_sent_before_the_turn() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a")
     host.send()
     host.take(host.session.reorg(10, 0.0))
     host.add_fork("11b<10a", "12b")
@@ -488,8 +699,7 @@ def test_until_the_restart_answers_mean_what_was_sent_before_the_turn() -> None:
 
 
 def test_a_resend_of_a_common_ancestor_is_obeyed_before_the_restart() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a")
+    host = Host(forks=True).add_fork("10a", "11a")
     host.send()
     host.take(host.session.reorg(10, 0.0))
     host.add_fork("11b<10a")
@@ -499,8 +709,7 @@ def test_a_resend_of_a_common_ancestor_is_obeyed_before_the_restart() -> None:
 
 
 def test_an_acknowledgement_of_an_abandoned_branch_releases_its_ancestors_alone() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a")
     host.send()
     host.take(host.session.reorg(10, 0.0))
     host.add_fork("11b<10a")
@@ -510,8 +719,7 @@ def test_an_acknowledgement_of_an_abandoned_branch_releases_its_ancestors_alone(
 
 
 def test_the_parent_of_the_first_header_is_released_too() -> None:
-    host = Host(("a", "b"), forks=True)
-    host.add_fork("10a", "11a", "12a")
+    host = Host(("a", "b"), forks=True).add_fork("10a", "11a", "12a")
     host.send()
     host.receive(ResendBlock(11))
     assert host.send(1) == ["11a"]
@@ -519,8 +727,7 @@ def test_the_parent_of_the_first_header_is_released_too() -> None:
 
 
 def test_a_reorg_moves_a_resend_that_is_pending() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a")
     host.send(5)
     host.receive(ResendBlock(10))
     host.take(host.session.reorg(11, 0.0))
@@ -529,8 +736,7 @@ def test_a_reorg_moves_a_resend_that_is_pending() -> None:
 
 
 def test_behind_below_the_lowest_block_offers_that_one_first() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a", "13a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a", "13a")
     host.send()
     host.receive(Acknowledgement(10), Acknowledgement(11))
     host.receive(BehindPublisher(9))
@@ -540,16 +746,14 @@ def test_behind_below_the_lowest_block_offers_that_one_first() -> None:
 
 
 def test_behind_only_lowers_a_cursor_that_was_moved() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a", "13a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a", "13a")
     host.send()
     host.receive(BehindPublisher(11), BehindPublisher(10), BehindPublisher(12), SkipBlock(13))
     assert host.send(1) == ["11a"]
 
 
 def test_the_acknowledgement_that_follows_a_turn_does_not_end_the_waiting() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a")
+    host = Host(forks=True).add_fork("10a", "11a")
     host.send()
     host.receive(Acknowledgement(10), Acknowledgement(11))
     host.take(host.session.reorg(10, 0.0))
@@ -566,8 +770,7 @@ def test_the_acknowledgement_that_follows_a_turn_does_not_end_the_waiting() -> N
 
 
 def test_a_duplicate_ends_the_stream_and_the_next_begins_above_the_floor() -> None:
-    host = Host(forks=True)
-    host.add_fork("10a", "11a", "12a")
+    host = Host(forks=True).add_fork("10a", "11a", "12a")
     host.send()
     host.receive(EndOfStream(Status.DUPLICATE_BLOCK, 11))
     assert host.session.held == 3

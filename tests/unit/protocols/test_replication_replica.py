@@ -1,23 +1,37 @@
-"""Replica: rows and actions of each input."""
+"""Replication: refused shapes, claim log, minipool and rounds, replica, promotion."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cardinal.errors import ConfigurationError, LocalProtocolError, ViolationError
+from cardinal.errors import (
+    ClaimLogDivergedError,
+    ConfigurationError,
+    EncodeError,
+    ForeignMarkerError,
+    LocalProtocolError,
+    StateDivergedError,
+    ViolationError,
+)
+from cardinal.protocols.cbor import Value, dump
 from cardinal.protocols.replication import (
     NO_HASH,
     Acknowledged,
     Agreed,
     Answer,
     Append,
+    Applied,
+    Block,
     Broadcast,
     Candidate,
     Checkpoint,
     CheckpointRead,
     Claim,
+    ClaimLog,
     ClaimRefused,
     Close,
     DeleteBlock,
@@ -27,8 +41,14 @@ from cardinal.protocols.replication import (
     Denied,
     Divergence,
     EpochClosed,
+    Head,
     Marker,
+    Noted,
     Observed,
+    Opened,
+    Placed,
+    Position,
+    Promotion,
     Proposal,
     Propose,
     PutBlock,
@@ -38,16 +58,26 @@ from cardinal.protocols.replication import (
     PutWinner,
     Ref,
     Refusal,
+    Refused,
     Replica,
     ReplicationSettings,
+    Rules,
+    Run,
     Saved,
     Send,
     State,
     StateDivergence,
     Step,
     Want,
+    decode,
+    decode_agreed,
+    decode_marker,
     decode_record,
+    encode,
+    read_header,
 )
+from cardinal.protocols.replication.pool import Pool
+from cardinal.protocols.replication.rounds import Round, combine, cut
 from model.cluster_node import first_record, membership, signer, state_record, verify
 from replicating import (
     EMPTY,
@@ -58,12 +88,402 @@ from replicating import (
     block,
     broadcast,
     chain,
+    claim_of,
     claimed,
     name,
     replica,
     saved,
     saved_by,
+    signed,
 )
+
+# --- shapes ---------------------------------------------------------------------------------------------------------
+
+
+HASH = b"\x07" * 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (0, ["eth"]),
+        (6, ["eth"]),
+        (1, "eth"),
+        (1, ["eth"]),
+        (1, ["eth", 5]),
+        (1, [b"eth", []]),
+        (1, ["eth", [[1, HASH, HASH, b"\x01", HASH]]]),
+        (1, ["eth", [[1, HASH, HASH, b"\x00\x01", HASH, 5]]]),
+        (1, ["eth", [[1, HASH, HASH, 1, HASH, 5]]]),
+        (1, ["eth", [[1, HASH[1:], HASH, b"\x01", HASH, 5]]]),
+        (1, ["eth", [[b"1", HASH, HASH, b"\x01", HASH, 5]]]),
+        (2, ["eth", 1, HASH, 1, 2**32]),
+        (3, ["eth", 1, 1, 2, []]),
+        (4, ["eth", b"no header"]),
+        (4, ["eth", dump(["cardinal/batch/2", HASH, "eth", 1, HASH, HASH, HASH, b"", []])]),
+        (5, ["eth", 1, HASH, HASH]),
+    ],
+)
+def test_no_message(kind: int, value: Value) -> None:
+    with pytest.raises(ViolationError):
+        decode(kind, dump(value))
+
+
+@pytest.mark.parametrize("value", [1, [], [4], [b"1"], [[]], [1], [2, b"", "a", b""]])
+def test_no_record(value: Value) -> None:
+    with pytest.raises(ViolationError):
+        decode_record(dump(value))
+
+
+def test_no_marker_and_no_position() -> None:
+    with pytest.raises(ViolationError):
+        decode_marker(dump([2, HASH, "eth", 1, 1, HASH, "a"]))
+    with pytest.raises(ViolationError):
+        decode_agreed(bytes(11))
+    with pytest.raises(ViolationError):
+        read_header(dump("cardinal/batch/1"))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Propose("eth", 2**64, NO_HASH, 0, 0),
+        Propose("eth", -1, NO_HASH, 0, 0),
+        Observed("eth", (Block(1, HASH, HASH, -1, HASH, 1),)),
+        Marker(HASH, "eth", 1, -1, HASH, "a"),
+    ],
+)
+def test_numbers_without_an_encoding(value: Propose | Observed | Marker) -> None:
+    with pytest.raises(EncodeError):
+        encode(value)
+
+
+# --- claim log ------------------------------------------------------------------------------------------------------
+
+
+FIRST_RUN = chain("99a", "100a", "101a", "102a")
+FIRST_CLAIM = claim_of(batch(EMPTY, FIRST_RUN))
+DOUBLED = block("101a", "100a")._replace(hash=name("100a"))
+
+
+def opened_log() -> ClaimLog:
+    log = ClaimLog(MEMBERS, verify)
+    assert log.read(0, FIRST) == Opened(EMPTY)
+    return log
+
+
+def grown() -> ClaimLog:
+    """A log with one batch: 100a to 102a."""
+    log = opened_log()
+    assert isinstance(log.read(1, claimed(batch(EMPTY, FIRST_RUN))), Applied)
+    return log
+
+
+def state_of(log: ClaimLog | Replica) -> State:
+    assert log.state is not None
+    return log.state
+
+
+NEXT = chain("102a", "103a")
+other = membership(3, b"\xc2" * 32)
+four = membership(4)
+
+
+def claims(state: State) -> dict[Refusal, bytes]:
+    """A claim for every reason; each breaks the rules after its own, too, where that is possible."""
+    far = batch(state, chain("98z", "99z", "98y", "97x", "96w"), num=7, prev=b"x" * 32)
+    fit = claim_of(batch(state, NEXT))
+    return {
+        Refusal.MALFORMED: b"\x80",
+        Refusal.OTHER_CLUSTER: claimed(batch(state, NEXT, cluster=other.cluster, num=7), signers=""),
+        Refusal.NOT_MEMBER: encode(replace(claim_of(far), claimer="z")),
+        Refusal.BAD_NUMBER: claimed(far, signers="a"),
+        Refusal.BAD_PREVIOUS: claimed(batch(state, [], prev=b"x" * 32), signers=""),
+        Refusal.TOO_LARGE: claimed(batch(state, chain("98z", "99z", "98y", "97x", "96w")), signers=""),
+        Refusal.UNKNOWN_PARENT: claimed(batch(state, chain("98z", "99z", "98y")), signers=""),
+        Refusal.NOT_ASCENDING: claimed(batch(state, chain("102a", "101b", "101a")), signers=""),
+        Refusal.TWICE: claimed(batch(state, [block("101a", "100a")]), signers=""),
+        Refusal.BAD_SIGNATURE: encode(replace(fit, signature=bytes(64), certificate=fit.certificate[:1])),
+        Refusal.NO_QUORUM: encode(signed(replace(fit, certificate=2 * fit.certificate[:1]))),
+    }
+
+
+@pytest.mark.parametrize(
+    "reason", [reason for reason in Refusal if reason not in (Refusal.OTHER_STATE, Refusal.CLOSED)]
+)
+def test_refusals(reason: Refusal) -> None:
+    log = grown()
+    before = log.state
+    assert log.read(2, claims(state_of(log))[reason]) == Refused(reason)
+    assert log.state is before
+    assert log.position.offset == 3
+    assert isinstance(log.read(3, claimed(batch(state_of(log), NEXT))), Applied)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (claimed(batch(EMPTY, [])), Refusal.TOO_LARGE),
+        (claimed(batch(EMPTY, chain("100a", "101a"))), Refusal.UNKNOWN_PARENT),
+        (claimed(batch(EMPTY, [block("100a", "99a"), block("100a", "99a")])), Refusal.NOT_ASCENDING),
+        (claimed(batch(EMPTY, [block("100a", "99a"), DOUBLED])), Refusal.TWICE),
+        (claimed(batch(EMPTY, FIRST_RUN, stream="btc")), Refusal.OTHER_CLUSTER),
+        (encode(signed(replace(FIRST_CLAIM, certificate=(("z", bytes(64)),)))), Refusal.NOT_MEMBER),
+        (encode(signed(replace(FIRST_CLAIM, certificate=(("a", bytes(64)),)))), Refusal.BAD_SIGNATURE),
+        (FIRST, Refusal.BAD_NUMBER),
+        (first_record(other, RULES), Refusal.OTHER_CLUSTER),
+        (first_record(four, RULES), Refusal.OTHER_CLUSTER),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refusals_in_an_empty_stream(record: bytes, reason: Refusal) -> None:
+    assert opened_log().read(1, record) == Refused(reason)
+
+
+def test_a_log_without_its_first_record_has_no_state() -> None:
+    log = ClaimLog(MEMBERS, verify)
+    for offset, record in enumerate((claimed(batch(EMPTY, FIRST_RUN)), state_record(MEMBERS, Checkpoint, EMPTY, "a"))):
+        assert log.read(offset, record) == Refused(Refusal.BAD_NUMBER)
+    assert log.state is None
+    assert log.read(2, FIRST) == Opened(EMPTY)
+
+
+def test_the_first_valid_claim_of_a_number_wins() -> None:
+    log = opened_log()
+    one, two = batch(EMPTY, FIRST_RUN), batch(EMPTY, chain("99a", "100b"))
+    assert isinstance(log.read(1, claimed(one, "b", "bc", skips=4)), Applied)
+    for offset, record in enumerate((claimed(two), claimed(one), claimed(one, "b", "bc", skips=4)), 2):
+        assert log.read(offset, record) == Refused(Refusal.BAD_NUMBER)
+    assert log.position.skips == 4
+    assert state_of(log).hash == one.hash
+
+
+def test_the_head_moves_to_a_heavier_run_only() -> None:
+    log = grown()
+    side = batch(state_of(log), [block("101b", "100a", 1)])
+    verdict = log.read(2, claimed(side))
+    assert isinstance(verdict, Applied)
+    assert verdict.state.head == Head(102, name("102a"), 3)
+    heavier = batch(verdict.state, [block("102b", "101b", 9)])
+    verdict = log.read(3, claimed(heavier))
+    assert isinstance(verdict, Applied)
+    assert verdict.state.head == Head(102, name("102b"), 9)
+
+
+def test_the_ring_ends_at_the_window() -> None:
+    log = grown()
+    log.read(2, claimed(batch(state_of(log), chain("102a", "103a", "104a"))))
+    state = state_of(log)
+    assert sorted(state.ring.values()) == [100, 101, 102, 103, 104]
+    assert state.holds(Ref(100, name("100a")))
+    assert not state.holds(Ref(99, name("99a")))
+    assert state.floor == 101
+
+
+def test_a_stream_that_begins_with_number_zero_has_no_root() -> None:
+    rules = Rules(0, 4, 3)
+    state = State.empty(rules, MEMBERS.cluster, MEMBERS.stream)
+    after = state.after(batch(state, [block("0a", "0z")]))
+    assert dict(after.ring) == {name("0a"): 0}
+
+
+def test_another_state_under_a_certificate_stops_the_reader() -> None:
+    log = grown()
+    with pytest.raises(StateDivergedError) as stopped:
+        log.read(2, claimed(batch(state_of(log), NEXT, state=NO_HASH)))
+    assert (stopped.value.num, stopped.value.expected) == (2, NO_HASH)
+    assert stopped.value.found == state_of(log).digest
+
+
+def test_checkpoints() -> None:
+    log = grown()
+    state = state_of(log)
+    wrong = replace(state, raw=State.build(RULES, MEMBERS.cluster, MEMBERS.stream, 1, NO_HASH, state.head, 1, {}).raw)
+    good = state_record(MEMBERS, Checkpoint, state, "b")
+    for offset, (record, verdict) in enumerate(
+        (
+            (state_record(MEMBERS, Checkpoint, EMPTY, "b"), Refused(Refusal.BAD_NUMBER)),
+            (state_record(MEMBERS, Checkpoint, wrong, "b"), Refused(Refusal.OTHER_STATE)),
+            (good[:-1] + bytes([good[-1] ^ 1]), Refused(Refusal.BAD_SIGNATURE)),
+            (encode(Checkpoint(state.raw, "z", bytes(64))), Refused(Refusal.NOT_MEMBER)),
+            (encode(Checkpoint(b"no state", "a", bytes(64))), Refused(Refusal.MALFORMED)),
+        ),
+        2,
+    ):
+        assert log.read(offset, record) == verdict
+    noted = log.read(7, good)
+    assert isinstance(noted, Noted)
+    assert noted.num == 1
+
+
+def test_an_empty_node_begins_at_a_checkpoint_of_a_trimmed_log() -> None:
+    state = state_of(grown())
+    log = ClaimLog(MEMBERS, verify, Position(offset=40, rules=RULES))
+    assert log.read(40, claimed(batch(state, NEXT))) == Refused(Refusal.BAD_NUMBER)
+    assert log.read(41, state_record(MEMBERS, Checkpoint, state, "c")) == Opened(state)
+    assert isinstance(log.read(42, claimed(batch(state, NEXT))), Applied)
+
+
+def test_nothing_counts_after_the_close() -> None:
+    log = grown()
+    assert isinstance(log.read(2, state_record(MEMBERS, Close, state_of(log), "a")), Noted)
+    assert log.position.closed
+    assert log.read(3, claimed(batch(state_of(log), NEXT))) == Refused(Refusal.CLOSED)
+    assert log.read(4, state_record(MEMBERS, Checkpoint, state_of(log), "a")) == Refused(Refusal.CLOSED)
+
+
+def test_the_log_after_a_restart() -> None:
+    log = grown()
+    last = claimed(batch(EMPTY, FIRST_RUN))
+    log.confirm(0, 2, last)
+    log.confirm(2, 9, None)
+    with pytest.raises(ClaimLogDivergedError, match="it ends at 1"):
+        log.confirm(0, 1, None)
+    with pytest.raises(ClaimLogDivergedError, match="record 1 is not"):
+        log.confirm(0, 2, FIRST)
+    with pytest.raises(ClaimLogDivergedError, match="records 2 to 4 are trimmed"):
+        log.confirm(5, 9, None)
+    with pytest.raises(ClaimLogDivergedError, match="record 1 was read before"):
+        log.read(1, last)
+    ClaimLog(MEMBERS, verify).confirm(5, 9, None)
+
+
+# --- minipool and rounds --------------------------------------------------------------------------------------------
+
+
+def pool(state: State, *blocks: Block) -> Pool:
+    it = Pool()
+    it.relink(state)
+    for one in blocks:
+        it.add(one)
+    return it
+
+
+def names(blocks: list[Block]) -> list[str]:
+    return [one.hash.rstrip(b".").decode() for one in blocks]
+
+
+STATE = EMPTY.after(batch(EMPTY, chain("99a", "100a", "101a", "102a")))
+"""The head is 102a, its weight 3."""
+
+
+def test_nothing_is_linked_before_there_is_a_state() -> None:
+    it = Pool()
+    it.add(block("100a", "99a"))
+    assert it.first is None
+    assert it.suffix(9) == []
+    assert not it.links(block("101a", "100a"))
+    it.relink(EMPTY)
+    assert names(it.suffix(9)) == ["100a"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_suffix_is_the_best_descendant_of_the_head(order: int) -> None:
+    blocks = [*chain("102a", "103a", "104a"), *chain("102a", "103b"), *chain("101a", "102b", "103c")]
+    assert names(pool(STATE, *blocks[::order]).suffix(9)) == ["103a", "104a"]
+    assert names(pool(STATE, *blocks[::order]).suffix(1)) == ["103a"]
+
+
+def test_another_tip_must_be_heavier_than_head_and_descendants() -> None:
+    side = [block("102b", "101a", 3), block("103b", "102b", 5)]
+    assert names(pool(STATE, side[0]).suffix(9)) == []
+    assert names(pool(STATE, *side).suffix(9)) == ["102b", "103b"]
+    assert names(pool(STATE, *side, block("103a", "102a", 5)).suffix(9)) == ["103a"]
+    assert names(pool(STATE, *side, block("103a", "102a", 4)).suffix(9)) == ["102b", "103b"]
+
+
+def test_removed_blocks_are_unlinked() -> None:
+    blocks = chain("102a", "103a", "104a")
+    it = pool(STATE, *blocks, block("104b", "103a"))
+    assert it.size == 30
+    it.remove(blocks[1])
+    it.relink(STATE)
+    assert names(it.suffix(9)) == ["103a", "104b"]
+    it.remove(blocks[0])
+    it.relink(STATE)
+    assert it.first is None
+    assert (it.size, names(list(it.children(name("103a"))))) == (10, ["104b"])
+
+
+@given(st.data())
+def test_a_pool_votes_alike_whatever_the_order_of_arrival(data: st.DataObject) -> None:
+    blocks = [
+        *chain("102a", "103a", "104a", "105a"), *chain("103a", "104b"), *chain("101a", "102b", "103b", "104c", "105c"),
+    ]  # fmt: skip
+    some = data.draw(st.lists(st.sampled_from(blocks), unique=True))
+    expected = pool(STATE, *some).suffix(9)
+    assert pool(STATE, *data.draw(st.permutations(some))).suffix(9) == expected
+    late = Pool()
+    for one in some:
+        late.add(one)
+    late.relink(STATE)
+    assert late.suffix(9) == expected
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_combined_votes_are_a_path(data: st.DataObject) -> None:
+    """A vote is a path from the agreed blocks; what more than half voted for is one, too."""
+    parents = {0: 0}
+    for one in range(1, data.draw(st.integers(1, 12))):
+        parents[one] = data.draw(st.integers(0, one - 1))
+
+    def path(tip: int) -> tuple[Ref, ...]:
+        refs: list[Ref] = []
+        while tip:
+            refs.insert(0, Ref(depth(tip), bytes([tip])))
+            tip = parents[tip]
+        return tuple(refs)
+
+    def depth(one: int) -> int:
+        return 0 if one == 0 else 1 + depth(parents[one])
+
+    size = data.draw(st.integers(1, 5))
+    votes = [path(data.draw(st.sampled_from(sorted(parents)))) for _ in range(size)]
+    combined = combine(votes, size // 2 + 1)
+    assert tuple(combined) == (path(combined[-1].hash[0]) if combined else ())
+
+
+def test_a_path_is_cut_at_a_missing_body_at_a_gap_and_at_the_limits() -> None:
+    blocks = chain("99a", "100a", "101a", "102a", "103a")
+    refs = [one.ref for one in blocks]
+    held = {one.hash: one for one in blocks}
+    assert cut(refs, held, 9, 999) == blocks
+    assert cut(refs, held, 2, 999) == blocks[:2]
+    assert cut(refs, held, 9, 35) == blocks[:3]
+    assert cut(refs, held, 9, 1) == blocks[:1]
+    assert cut(refs, {one: held[one] for one in held if one != refs[2].hash}, 9, 999) == blocks[:2]
+    assert cut([refs[0], refs[2]], held, 9, 999) == blocks[:1]
+
+
+def test_votes_are_combined_when_more_would_not_help() -> None:
+    a, b = Ref(100, name("100a")), Ref(101, name("101a"))
+    turn = Round(1, 1, 0.0)
+    turn.vote("a", (a, b), 2, 0.0)
+    assert turn.result("a", MEMBERS, 0.05, 1.0) is None
+    turn.vote("b", (a,), 2, 1.0)
+    assert turn.result("a", MEMBERS, 0.05, 1.0) is None
+    assert turn.result("a", MEMBERS, 0.05, 1.05) == [a]
+    assert turn.result("a", MEMBERS, 0.05, 2.0) is None
+    turn = Round(2, 1, 0.0)
+    for member in "abc":
+        turn.vote(member, (a,) if member == "c" else (a, b), 2, 0.0)
+    assert turn.result("a", MEMBERS, 9.0, 0.0) == [a, b]
+    turn = Round(3, 1, 0.0)
+    turn.vote("a", (a,), 2, 0.0)
+    turn.vote("b", (a, b), 2, 0.0)
+    assert turn.result("a", MEMBERS, 9.0, 0.0) == [a]
+
+
+def test_rules_are_no_part_of_the_state() -> None:
+    other = State.empty(Rules(100, 9, 9), MEMBERS.cluster, MEMBERS.stream)
+    assert other.digest == EMPTY.digest
+
+
+# --- replica --------------------------------------------------------------------------------------------------------
+
 
 STREAM = MEMBERS.stream
 BLOCKS = chain("99a", "100a", "101a")
@@ -74,9 +494,11 @@ def observed(*blocks: object) -> Observed:
     return Observed(STREAM, tuple(blocks))  # type: ignore[arg-type]
 
 
-def state_of(it: Replica) -> State:
-    assert it.state is not None
-    return it.state
+def admitted(node: str, **settings: float) -> Replica:
+    """A replica that has the blocks."""
+    it = replica(node, **settings)
+    it.admit(BLOCKS, 0.0)
+    return it
 
 
 def acknowledged(step: Step) -> list[Ref]:
@@ -107,8 +529,7 @@ def test_a_block_is_stored_then_announced_then_acknowledged_at_a_majority() -> N
 
 
 def test_a_duplicate_that_is_not_acknowledged_yet_changes_nothing() -> None:
-    it = replica("c")
-    it.admit(BLOCKS, 0.0)
+    it = admitted("c")
     assert it.admit(BLOCKS, 0.0) == Step((), ())
 
 
@@ -173,8 +594,7 @@ def test_what_is_promoted_is_not_fetched() -> None:
 
 
 def test_agreed_blocks_are_acknowledged_and_not_stored_again() -> None:
-    it = replica("c")
-    it.admit(BLOCKS, 0.0)
+    it = admitted("c")
     agree(it, BLOCKS)
     assert it.admit(BLOCKS[1:], 0.0) == Step((), (Acknowledged((BLOCKS[1].ref,)),))
 
@@ -198,8 +618,7 @@ def test_a_full_pool_refuses_blocks_until_promotion_frees_it() -> None:
 
 def test_a_block_that_needs_the_capacity_replaces_promoted_ones() -> None:
     """Forks came after the marker: no batch follows, which would delete what is promoted."""
-    it = replica("c", pool_bytes=40)
-    it.admit(BLOCKS, 0.0)
+    it = admitted("c", pool_bytes=40)
     agree(it, BLOCKS)
     assert DeleteWinner(1) not in it.marker(Marker(MEMBERS.cluster, STREAM, 1, 2, BATCH.hash, "a"), 0.0).rows
     it.admit([block("101b", "100a"), block("102b", "101b")], 0.0)
@@ -209,8 +628,7 @@ def test_a_block_that_needs_the_capacity_replaces_promoted_ones() -> None:
 
 
 def test_a_full_pool_requests_what_it_refused_when_it_has_capacity() -> None:
-    it = replica("c", pool_bytes=20)
-    it.admit(BLOCKS, 0.0)
+    it = admitted("c", pool_bytes=20)
     third = block("102a", "101a")
     it.receive("a", observed(*BLOCKS, third), 0.0)
     it.admit([third], 0.0)
@@ -234,15 +652,6 @@ def test_a_full_memory_of_observed_blocks_takes_no_more() -> None:
     it = replica("c", max_observed=1)
     it.receive("a", observed(*BLOCKS), 0.0)
     assert acknowledged(it.admit(BLOCKS, 0.0)) == [BLOCKS[0].ref]
-
-
-def test_observed_blocks_that_are_decided_are_not_remembered() -> None:
-    it = replica("c")
-    it.receive("a", observed(block("99b", "98a")), 0.0)
-    it.receive("a", observed(*BLOCKS), 0.0)
-    agree(it, BLOCKS)
-    it.receive("a", observed(*BLOCKS), 0.0)
-    assert it._observers._of_block == {}
 
 
 def test_needs() -> None:
@@ -352,8 +761,7 @@ def test_messages_that_end_the_link() -> None:
 
 def led(**settings: float) -> Replica:
     """The leader of the first number, with blocks that a majority observed, and a round."""
-    it = replica("a", batch_wait=0.0, **settings)
-    it.admit(BLOCKS, 0.0)
+    it = admitted("a", batch_wait=0.0, **settings)
     assert it.leader == "a"
     step = it.receive("b", observed(*BLOCKS), 0.0)
     assert broadcast(step) == [Propose(STREAM, 1, NO_HASH, 1, 0)]
@@ -422,15 +830,13 @@ def test_a_round_without_a_result_and_the_same_result_again() -> None:
 
 
 def test_a_leader_alone_with_a_block_proposes_at_the_retry() -> None:
-    it = replica("a", propose_retry=0.5)
-    it.admit(BLOCKS, 0.0)
+    it = admitted("a", propose_retry=0.5)
     assert it.deadline == 0.5
     assert broadcast(it.tick(0.5)) == [Propose(STREAM, 1, NO_HASH, 1, 0)]
 
 
 def test_followers_answer_any_leader() -> None:
-    it = replica("b")
-    it.admit(BLOCKS, 0.0)
+    it = admitted("b")
     refs = tuple(one.ref for one in BLOCKS)
     assert it.receive("c", Propose(STREAM, 1, NO_HASH, 7, 2), 0.0).actions == (
         Send("c", Proposal(STREAM, 1, 7, Answer.VOTE, refs)),
@@ -465,8 +871,7 @@ def test_messages_about_later_numbers_wait_for_the_reader() -> None:
 
 
 def test_a_turn_is_skipped_with_doubled_waits_until_a_claim() -> None:
-    it = replica("b", turn_timeout=2.0, turn_timeout_most=5.0)
-    it.admit(BLOCKS, 0.0)
+    it = admitted("b", turn_timeout=2.0, turn_timeout_most=5.0)
     it.receive("a", observed(*BLOCKS), 0.0)
     assert (it.leader, it.deadline) == ("a", 2.0)
     it.tick(2.0)
@@ -585,3 +990,123 @@ def test_settings_with_which_nothing_would_be_agreed(name_of: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         ReplicationSettings(**{name_of: 0})
     assert refused.value.setting == name_of
+
+
+# --- promotion ------------------------------------------------------------------------------------------------------
+
+
+FOUR = chain("99a", "100a", "101a", "102a", "103a")
+
+
+def two_batches(node: str = "a", *, bodies: list[Block] | None = None, **settings: float) -> Replica:
+    """A replica with two batches: 100a and 101a, 102a and 103a."""
+    it = replica(node, promote_wait=1.0, promote_wait_most=10.0, **settings)
+    it.admit(FOUR if bodies is None else bodies, 0.0)
+    for offset, run in enumerate((FOUR[:2], FOUR[2:]), 1):
+        assert it.state is not None
+        it.read(offset, claimed(batch(it.state, run)), 0.0)
+    return it
+
+
+def marker(it: Replica, num: int, index: int, writer: str = "c", **changes: object) -> Marker:
+    fields = {"cluster": MEMBERS.cluster, "stream": MEMBERS.stream, "batch": it.winners[num].hash} | changes
+    return Marker(num=num, index=index, writer=writer, **fields)  # type: ignore[arg-type]
+
+
+def placed(run: Run | None) -> list[tuple[int, int, int]]:
+    return [] if run is None else [(one.num, one.index, one.item.number) for one in run.blocks]
+
+
+def test_blocks_in_order_and_the_marker_after_them() -> None:
+    it = two_batches()
+    run = Promotion(it).next_run()
+    assert placed(run) == [(1, 0, 100), (1, 1, 101), (2, 0, 102), (2, 1, 103)]
+    assert run is not None
+    assert run.marker == marker(it, 2, 2, "a")
+    assert run.blocks[0] == Placed(1, 0, FOUR[0].item)
+
+
+def test_a_transaction_ends_at_its_size_and_at_a_missing_body() -> None:
+    assert placed(Promotion(two_batches(transaction_bytes=35)).next_run()) == [(1, 0, 100), (1, 1, 101), (2, 0, 102)]
+    assert placed(Promotion(two_batches(transaction_bytes=1)).next_run()) == [(1, 0, 100)]
+    assert placed(Promotion(two_batches(bodies=FOUR[:3])).next_run()) == [(1, 0, 100), (1, 1, 101), (2, 0, 102)]
+    assert placed(Promotion(two_batches(bodies=FOUR[1:])).next_run()) == []
+
+
+def test_blocks_resume_after_the_marker() -> None:
+    it = two_batches()
+    rule = Promotion(it)
+    for position, left in (((1, 1), 3), ((1, 2), 2), ((2, 1), 1), ((2, 2), 0)):
+        step = rule.read(marker(it, *position), 0.0)
+        assert step.rows[0] == PutPromoted(*position)
+        assert len(placed(rule.next_run())) == left
+    assert rule.read(marker(it, 2, 1), 0.0) == Step((), ())
+
+
+def test_nothing_is_written_before_the_own_reader_has_passed_the_marker() -> None:
+    behind = replica("b")
+    rule = Promotion(behind)
+    rule.read(marker(two_batches(), 1, 1), 0.0)
+    assert rule.next_run() is None
+    behind.read(1, claimed(batch(behind.state, FOUR[:2])) if behind.state else b"", 0.0)
+    assert rule.next_run() is None
+    behind.admit(FOUR, 0.0)
+    assert placed(rule.next_run()) == [(1, 1, 101)]
+    assert Promotion(replica(opened=False)).next_run() is None
+
+
+@pytest.mark.parametrize(("node", "wait"), [("a", 1.0), ("b", 2.0), ("c", 3.0)])
+def test_ranks_begin_at_the_first_member(node: str, wait: float) -> None:
+    rule = Promotion(two_batches(node))
+    assert not rule.due(10.0)
+    assert rule.deadline == 10.0 + wait
+    assert not rule.due(9.9 + wait)
+    assert rule.due(10.0 + wait)
+
+
+def test_ranks_begin_at_the_writer_of_the_last_marker() -> None:
+    it = two_batches("b")
+    rule = Promotion(it)
+    rule.read(marker(it, 1, 1, "c"), 5.0)
+    assert not rule.due(7.9)
+    assert rule.due(8.0)
+    rule.read(marker(it, 1, 2, "b"), 9.0)
+    assert rule.due(10.0)
+    rule.read(marker(it, 2, 1, "stranger"), 11.0)
+    assert rule.due(12.0)
+
+
+def test_nobody_is_due_while_nothing_is_to_be_written() -> None:
+    it = two_batches()
+    rule = Promotion(it)
+    rule.read(marker(it, 2, 2), 0.0)
+    assert not rule.due(99.0)
+    assert rule.deadline == float("inf")
+
+
+def test_the_wait_doubles_until_a_commit() -> None:
+    it = two_batches()
+    rule, now = Promotion(it), 0.0
+    for wait in (1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+        assert not rule.due(now)
+        assert rule.deadline == now + wait
+        now += wait
+        assert rule.due(now)
+        rule.begin()
+        assert not rule.due(now + 100)
+        rule.failed(now)
+    rule.begin()
+    rule.committed(marker(it, 1, 1, "a"), now)
+    rule.failed(now)
+    assert not rule.due(now)
+    assert rule.deadline == now + 1.0
+
+
+def test_markers_of_other_clusters() -> None:
+    it = two_batches()
+    rule = Promotion(it, previous=b"\x01" * 32)
+    assert rule.read(marker(it, 2, 2, cluster=b"\x01" * 32), 0.0) == Step((), ())
+    for changes in ({"cluster": b"\x02" * 32}, {"stream": "btc"}):
+        with pytest.raises(ForeignMarkerError) as refused:
+            rule.read(marker(it, 2, 2, **changes), 0.0)
+        assert refused.value.cluster == changes.get("cluster", MEMBERS.cluster)

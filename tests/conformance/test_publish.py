@@ -1,11 +1,14 @@
-"""Messages and items against `publish.json`: bytes both ways, kinds of items, verdicts on sets."""
+"""Publish protocol against its vectors: messages and items, bodies, and everything that comes out of the arbiter."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 
+from cardinal.apps.body import digest, frame, items_of, payload_of, unframe
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.publish import (
     Acknowledgement,
@@ -26,8 +29,14 @@ from cardinal.protocols.publish import (
     read_item,
     read_set,
 )
-from publishing import load
-from vectors import Case
+from cardinal.protocols.streams import Payload
+from cardinal.protocols.streams.payload import SubBatch
+from cardinal.protocols.streams.types import path_text
+from model.publish_scenario import Scenario, by_recipient, told
+from vectors import Case, load
+
+# --- messages and items ---------------------------------------------------------------------------------------------
+
 
 CASES = [case for case in load("publish.json", "cases") if case["type"] != "EvmBlock"]
 READERS = {"PublishStreamRequest": decode_request, "PublishStreamResponse": decode_response}
@@ -90,3 +99,62 @@ def test_a_set_that_breaks_a_rule_is_refused(case: Case) -> None:
 def test_no_malformed_item_is_of_another_kind() -> None:
     kinds = {item["kind"] for case in CASES for item in case.get("fields", {}).get("block_items", [])}
     assert not CASES or kinds == {"header"} | {kind.name.lower() for kind in Kind}
+
+
+# --- bodies ---------------------------------------------------------------------------------------------------------
+
+
+BODIES = [case for case in load("publish.json", "cases") if case["type"] == "EvmBlock"]
+
+
+def text(path: str) -> str:
+    return path_text(bytes.fromhex(path))
+
+
+def values(updates: Mapping[str, str]) -> dict[str, bytes]:
+    return {text(path): bytes.fromhex(value) for path, value in updates.items()}
+
+
+def prefixes(deletes: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(text, deletes))
+
+
+def payload(fields: Mapping[str, Any]) -> Payload:
+    return Payload(
+        fields["number"],
+        bytes.fromhex(fields["hash"]),
+        bytes.fromhex(fields["parent"]),
+        fields["weight"],
+        values(fields["updates"]),
+        prefixes(fields["deletes"]),
+        {
+            bytes.fromhex(batch_id): SubBatch(text(part["path"]), values(part["updates"]), prefixes(part["deletes"]))
+            for batch_id, part in fields["sub_batches"].items()
+        },
+    )
+
+
+@pytest.mark.parametrize("case", BODIES, ids=lambda case: case["name"])
+def test_body(case: dict[str, Any]) -> None:
+    block, chain_id = payload(case["fields"]), case["fields"]["chain_id"]
+    items = items_of(block, chain_id=chain_id)
+    assert [item.hex() for item in items] == case["items"]
+    assert frame(items).hex() == case["hex"]
+    assert digest(items[:-1]).hex() == case["digest"]
+    assert payload_of(unframe(bytes.fromhex(case["hex"]))) == (block, chain_id)
+
+
+# --- arbiter --------------------------------------------------------------------------------------------------------
+
+
+SCENARIOS = load("publish-arbiter.json", "scenarios")
+
+
+@pytest.mark.parametrize("case", SCENARIOS, ids=lambda case: str(case["name"]))
+def test_every_step_puts_out_what_the_scenario_says(case: Case) -> None:
+    expected = defaultdict(list)
+    for out in case["expect"]:
+        expected[out["step"]].append((out["to"], out["send"]))
+    for i, effects in enumerate(Scenario(case).play()):
+        found = [out for effect in effects if (out := told(effect)) is not None]
+        assert by_recipient(found) == by_recipient(expected[i]), f"step {i}: {case['steps'][i]}"

@@ -1,4 +1,4 @@
-"""Links between members on real sockets."""
+"""Parts of a cluster's member: links on real sockets, bodies that come late."""
 
 from __future__ import annotations
 
@@ -8,14 +8,33 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from cardinal.apps import blob, get
+from cardinal.apps.body import frame, items_of
 from cardinal.embedded import free_port
+from cardinal.errors import ApplicationError
 from cardinal.protocols.mesh import MeshSettings
+from cardinal.protocols.publish import BlockId
+from cardinal.protocols.replication import NO_HASH, Head, Replica, Rules, State
+from cardinal.server.ingest.blocks import blocks_of
+from cardinal.server.ingest.cluster.agreement import Agreement
+from cardinal.server.ingest.cluster.claims import ClaimWriter
 from cardinal.server.ingest.cluster.links import Links
+from cardinal.server.ingest.cluster.rows import ReplicaRows
+from cardinal.server.ingest.node import IngestNode
+from cardinal.server.ingest.peers.objects import Objects
+from cardinal.server.ingest.service import arbiter_settings
+from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import PeerContexts, peer_contexts
 from cardinal.testing import TcpProxy
 from cardinal.testing.proxy import Link
 from certificates import Authority
+from ingesting import until
+from looping import on_loop
 from meshing import cluster, identity
+from model.cluster_node import first_record, signer, verify
+from replicating import MEMBERS
 
 IMPATIENT = MeshSettings(heartbeat_idle=0.2, suspect_after=0.5, dial_timeout=0.3, backoff=0.05, backoff_most=0.05)
 CLEAR_TEXT = PeerContexts(None, None)
@@ -67,20 +86,11 @@ async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 - sockets
-            await asyncio.sleep(0.01)
-
-
-def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_one(tmp_path: Path) -> None:
+@on_loop
+async def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     leaf = authority.sign("member", hosts=("127.0.0.1",))
     tls = peer_contexts(leaf.certificate, leaf.key, authority.certificate)
-    asyncio.run(late_connection(tls))
-
-
-async def late_connection(tls: PeerContexts) -> None:
     there = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = there.sockets[0].getsockname()[1]
     there.close()
@@ -111,11 +121,8 @@ async def late_connection(tls: PeerContexts) -> None:
         server.close()
 
 
-def test_a_peer_that_is_suspected_is_not_connected() -> None:
-    asyncio.run(silent_peer())
-
-
-async def silent_peer() -> None:
+@on_loop
+async def test_a_peer_that_is_suspected_is_not_connected() -> None:
     ports = {"a": free_port(), "b": free_port()}
     with TcpProxy(f"127.0.0.1:{ports['b']}") as proxy:
         here, there = Counting(), Counting()
@@ -147,3 +154,36 @@ def links(name: str, host: Counting, listen: int, peer: str, tls: PeerContexts =
         client_tls=tls.client,
         settings=IMPATIENT,
     )
+
+
+RULES = Rules(start=0, window=128, max_blocks=500)
+HEAD = Head(200, bytes([200] * 32), 200)
+
+
+@on_loop
+async def test_a_body_that_comes_below_the_window_is_no_fault_of_the_peer(tmp_path: Path) -> None:
+    app = get("blob")
+    store, objects = BodyStore(tmp_path, app.chain), Objects(forks=True)
+    rows = ReplicaRows(store, objects, MEMBERS.cluster)
+    state = State.build(RULES, MEMBERS.cluster, MEMBERS.stream, 7, NO_HASH, HEAD, HEAD.number, {HEAD.hash: HEAD.number})
+    replica = Replica("a", MEMBERS, signer(MEMBERS.members["a"]), verify)
+    writer = ClaimWriter("kafka://127.0.0.1:1", "claims")
+    agreement = Agreement(replica, rows, blocks_of(app), objects, writer)
+    running = asyncio.ensure_future(agreement.run())
+    agreement.take(replica.read(0, first_record(MEMBERS, RULES, state), 0.0))
+    node = IngestNode(store, blocks_of(app), arbiter_settings(app, 0, forks=True), lambda _: None, majority=agreement)
+    try:
+        assert node.floor == 72
+        for number, is_stored in (73, True), (72, False):
+            payload = blob.payload(blob.Blob(number, bytes([number] * 32), bytes([number - 1] * 32), {"key": b"value"}))
+            body = frame(items_of(payload, chain_id=1))
+            block, parent = BlockId(number, payload.hash), BlockId(number - 1, payload.parent)
+            await node.keep(block, parent, body)
+            assert (store.size(*block) is not None) == is_stored
+        with pytest.raises(ApplicationError):
+            await node.keep(BlockId(72, bytes(32)), parent, body)
+    finally:
+        running.cancel()
+        await node.close()
+        await asyncio.to_thread(writer.close)
+        store.close()
