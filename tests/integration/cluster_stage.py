@@ -162,6 +162,18 @@ class Cluster:
         found = (re.fullmatch(r'leader\{member="(.*)"\}', metric) for metric in self.metrics(name))
         return next((one[1] for one in found if one), "")
 
+    def leader_besides(self, member: str, *others: str) -> str:
+        """A leader that is none of these, as the first of them sees it, as soon as there is one."""
+        found = ""
+
+        def is_another() -> bool:
+            nonlocal found
+            found = self.leader(member)
+            return found not in {"", member, *others}
+
+        until(is_another, "no other member leads", self)
+        return found
+
     def promoter(self) -> str:
         """The member that promotes."""
         until(lambda: self._promoter() != "", "nobody promotes", self)
