@@ -147,18 +147,18 @@ class Driver:
     # --- what happens to links ---------------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        """A stream is open: see :class:`.link.Ends`."""
+        """A stream is open."""
         if self._links.get(link.stream) is link:
             LOG.info("blocks go to the ingest node %s", link.address)
             self.node, self.failure, self._is_reported = link.address, "", False
         self._carry_out(self._session.opened(link.stream, time.monotonic()))
 
     def draw(self, link: Link) -> None:
-        """One more message can be sent: see :class:`.link.Ends`."""
+        """One more message can be sent: push it, if there is one."""
         self._carry_out(self._session.ready(link.stream, time.monotonic()))
 
     def received(self, link: Link, response: Response | None) -> None:
-        """A response came: see :class:`.link.Ends`."""
+        """A response came; None: one of an unknown kind."""
         if self._links.get(link.stream) is not link:
             return
         if isinstance(response, EndOfStream):
@@ -172,7 +172,7 @@ class Driver:
         link.wake()
 
     def closed(self, link: Link, failure: CardinalError | None) -> None:
-        """A stream has ended: see :class:`.link.Ends`."""
+        """A stream has ended; the error, where it was not by agreement."""
         if self._links.get(link.stream) is link:
             self._lose(link, str(failure) if failure else f"the ingest node {link.address} closed the stream")
             self._carry_out(self._session.closed(link.stream, time.monotonic()))

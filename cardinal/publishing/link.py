@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
 
@@ -21,30 +21,10 @@ from cardinal.publishing.nodes import CONNECT_SECONDS, failure_of
 
 if TYPE_CHECKING:
     from cardinal.errors import CardinalError
-    from cardinal.protocols.publish import Response
+    from cardinal.publishing.driver import Driver
     from cardinal.publishing.nodes import IngestNodes
 
 _END_SECONDS: Final = 1.0
-
-
-class Ends(Protocol):
-    """Receives what happens to a link."""
-
-    def opened(self, link: Link) -> None:
-        """The stream is open."""
-        ...
-
-    def draw(self, link: Link) -> None:
-        """One more message can be sent: push it, if there is one."""
-        ...
-
-    def received(self, link: Link, response: Response | None) -> None:
-        """A response came; None: one of an unknown kind."""
-        ...
-
-    def closed(self, link: Link, failure: CardinalError | None) -> None:
-        """The stream has ended; the error, where it was not by agreement."""
-        ...
 
 
 class Link:
@@ -53,15 +33,15 @@ class Link:
     Arguments:
         nodes, address: opened to this node.
         stream: its number in the session.
-        ends: is notified, on the event loop.
+        driver: is notified, on the event loop.
 
     """
 
-    def __init__(self, nodes: IngestNodes, address: str, stream: int, ends: Ends) -> None:
+    def __init__(self, nodes: IngestNodes, address: str, stream: int, driver: Driver) -> None:
         self.address = address
         self.stream = stream
         self._nodes = nodes
-        self._ends = ends
+        self._driver = driver
         self._pushed: deque[bytes] = deque()
         self._ending = False
         self._changed = asyncio.Event()
@@ -97,12 +77,12 @@ class Link:
             if failure is None:
                 raise
         finally:
-            self._ends.closed(self, failure)
+            self._driver.closed(self, failure)
 
     async def _converse(self, call: Any) -> None:  # noqa: ANN401 - grpc's, which has no types
         async with asyncio.timeout(CONNECT_SECONDS):
             await call.wait_for_connection()
-        self._ends.opened(self)
+        self._driver.opened(self)
         reading = asyncio.ensure_future(self._read(call))
         try:
             await self._write(call, reading)
@@ -115,7 +95,7 @@ class Link:
         while not reading.done():
             self._changed.clear()
             if not self._pushed and not self._ending:
-                self._ends.draw(self)
+                self._driver.draw(self)
             if self._pushed:
                 try:
                     await call.write(self._pushed.popleft())
@@ -132,6 +112,6 @@ class Link:
     async def _read(self, call: Any) -> None:  # noqa: ANN401 - the same
         try:
             while (data := await call.read()) is not grpc.aio.EOF:
-                self._ends.received(self, decode_response(data))
+                self._driver.received(self, decode_response(data))
         finally:
             self._changed.set()

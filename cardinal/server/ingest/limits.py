@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from cardinal.server.ingest.promoter import Promoter
     from cardinal.server.ingest.store import BodyStore
 
 MEBIBYTE: Final = 1 << 20
@@ -30,29 +29,18 @@ class Limits:
     reserve_bytes: int = 256 * MEBIBYTE
     publishers: int = 256
 
-
-class Pool:
-    """Room for new blocks in a store.
-
-    Arguments:
-        store, promoter: what fills, and what empties it.
-        limits: of the node.
-
-    """
-
-    def __init__(self, store: BodyStore, promoter: Promoter, limits: Limits) -> None:
-        self._store = store
-        self._promoter = promoter
-        self._limits = limits
-
-    def obstacle(self) -> str:
+    def obstacle(self, store: BodyStore, waiting_bytes: int, waiting: str) -> str:
         """Why no new block can be stored; empty where one can.
 
-        A pool that promotion cannot empty is not full: what it holds waits for the next block.
+        Arguments:
+            store: whose disk fills.
+            waiting_bytes: of stored blocks that leave the pool by themselves. What waits for the next block is none.
+            waiting: what these blocks are.
+
         """
-        free = self._store.free_bytes()
-        if free < self._limits.reserve_bytes:
+        free = store.free_bytes()
+        if free < self.reserve_bytes:
             return f"the disk of the data folder has {free // MEBIBYTE} MiB left: blocks wait until it has more"
-        if self._promoter.waiting and self._store.pool_bytes >= self._limits.pool_bytes:
-            return f"{self._store.pool_bytes // MEBIBYTE} MiB of blocks are not on the topics: new ones wait"
+        if waiting_bytes >= self.pool_bytes:
+            return f"{waiting_bytes // MEBIBYTE} MiB of blocks are {waiting}: new ones wait"
         return ""

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.apps.body import frame
 from cardinal.errors import ApplicationError, RemoteProtocolError, StoreError, VerifierError
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cardinal.server.ingest.blocks import Blocks
+    from cardinal.server.ingest.cluster.agreement import Agreement
     from cardinal.server.ingest.store import BodyStore, StoredBlock
 
 LOG: Final = logging.getLogger("cardinal.ingest")
@@ -61,23 +62,6 @@ _NAMES_MOST: Final = 256
 
 Deliver = Callable[[bytes | None], object]
 """Sends a response to a publisher; None ends its stream."""
-
-
-class Majority(Protocol):
-    """The other members of a cluster: a block is acknowledged when a majority of the members has stored it."""
-
-    @property
-    def floor(self) -> int:
-        """The highest number of which no block can be agreed any more; -1 while there is none."""
-        ...
-
-    def lacks(self, block: BlockId) -> bool:
-        """True for a block that is to be fetched."""
-        ...
-
-    async def store(self, block: BlockId, parent: BlockId, body: bytes) -> None:
-        """Store a verified block; returns when it is durable here."""
-        ...
 
 
 class _Stream(NamedTuple):
@@ -112,7 +96,7 @@ class IngestNode:
         now: a monotonic clock.
         limits: of memory and publishers.
         obstacle: why no new block can be stored; empty where one can.
-        majority: stores and acknowledges blocks in a cluster; None: the store does, alone.
+        majority: of a cluster: a block is acknowledged when a majority has stored it. None: when the store has, alone.
         agreed: blocks of a cluster from which a fork may begin, and their parents.
 
     Attributes:
@@ -132,7 +116,7 @@ class IngestNode:
         *,
         limits: Limits = Limits(),  # noqa: B008 - a value
         obstacle: Callable[[], str] = str,
-        majority: Majority | None = None,
+        majority: Agreement | None = None,
         agreed: Iterable[tuple[BlockId, BlockId]] = (),
     ) -> None:
         self._limits = limits

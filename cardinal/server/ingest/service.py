@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.config.settings import find_url
 from cardinal.protocols.publish import ArbiterSettings
 from cardinal.server.ingest.blocks import blocks_of, largest_message
-from cardinal.server.ingest.limits import MEBIBYTE, Limits, Pool
+from cardinal.server.ingest.limits import MEBIBYTE, Limits
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import IngestNode
 from cardinal.server.ingest.peers.objects import Objects
@@ -210,14 +210,16 @@ async def run_ingest(
     promoter = Promoter(store, blocks, connection)
     opened = ExitStack()
     try:
-        pool = Pool(store, promoter, settings.limits)
         shelf = Shelf(store, Objects(forks=blocks.forks))
 
         def acknowledged(block: BlockId) -> None:
             promoter.add(block)
             shelf.add(block)
 
-        node = IngestNode(store, blocks, arbiting, acknowledged, limits=settings.limits, obstacle=pool.obstacle)
+        def obstacle() -> str:
+            return settings.limits.obstacle(store, store.pool_bytes if promoter.waiting else 0, "not on the topics")
+
+        node = IngestNode(store, blocks, arbiting, acknowledged, limits=settings.limits, obstacle=obstacle)
         peers = Peers(node, shelf, linking)
         parts = Parts(node, store, promoter, peers)
         if settings.metrics is not None:

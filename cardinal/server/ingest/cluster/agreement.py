@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import ApplicationError, CardinalError, ClaimLogDivergedError, ConfigurationError, StoreError
 from cardinal.protocols.publish import BlockId
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.replication import Message, Replica
     from cardinal.server.ingest.blocks import Blocks
     from cardinal.server.ingest.cluster.claims import ClaimWriter
+    from cardinal.server.ingest.cluster.links import Links
     from cardinal.server.ingest.cluster.reading import LogReader
     from cardinal.server.ingest.cluster.rows import ReplicaRows
     from cardinal.server.ingest.peers.objects import Objects
@@ -64,22 +65,6 @@ _DENIALS: Final = {
     Denial.OTHER_CONTENT: "other members have other content for it",
     Denial.FORK_TOO_DEEP: "it forks off below the window",
 }
-
-
-class Network(Protocol):
-    """The links to the other members."""
-
-    def send(self, peer: str, kind: int, payload: bytes) -> None:
-        """Send a message, where a session is open."""
-        ...
-
-    def broadcast(self, kind: int, payload: bytes) -> None:
-        """Send a message to every member to which a session is open."""
-        ...
-
-    def snapshot(self, peer: str, messages: list[tuple[int, bytes]]) -> None:
-        """Begin a session with the node's committed facts."""
-        ...
 
 
 class _Waiting(NamedTuple):
@@ -126,7 +111,7 @@ class Agreement:
         self._blocks = blocks
         self._objects = objects
         self._writer = writer
-        self._network: Network | None = None
+        self._links: Links | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._steps: asyncio.Queue[_Waiting] = asyncio.Queue()
@@ -136,9 +121,9 @@ class Agreement:
         """Blocks that are not durable yet."""
         self._fresh: list[tuple[Block, bytes]] = []
 
-    def connect(self, network: Network) -> None:
+    def connect(self, links: Links) -> None:
         """Messages of this member may be sent from now on."""
-        self._network = network
+        self._links = links
 
     async def run(self) -> None:
         """Perform steps as they are committed, until cancelled.
@@ -232,8 +217,8 @@ class Agreement:
     def snapshot(self, peer: str) -> None:
         """See :class:`~.links.Host`."""
         messages = [_encoded(message) for message in self.replica.snapshot(peer)]
-        assert self._network is not None  # noqa: S101 - a link requests it
-        self.take(Step((), ()), then=partial(self._network.snapshot, peer, messages))
+        assert self._links is not None  # noqa: S101 - a link requests it
+        self.take(Step((), ()), then=partial(self._links.snapshot, peer, messages))
 
     # --- the claim log ------------------------------------------------------------------------------------------------
 
@@ -360,11 +345,11 @@ class Agreement:
     def _perform(self, action: Action) -> None:
         match action:
             case Send(peer, message):
-                if self._network is not None:
-                    self._network.send(peer, *_encoded(message))
+                if self._links is not None:
+                    self._links.send(peer, *_encoded(message))
             case Broadcast(message):
-                if self._network is not None:
-                    self._network.broadcast(*_encoded(message))
+                if self._links is not None:
+                    self._links.broadcast(*_encoded(message))
             case Append(record):
                 self._append(record)
             case Denied(ref, reason):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError
 from cardinal.producing.survey.mux import survey_members
 from cardinal.protocols.replication import NO_HASH, Head, Rules, State
-from cardinal.server.ingest.cluster.promoting import Agreed
-from cardinal.server.ingest.cluster.reading import newest
+from cardinal.server.ingest.cluster.promoting import last_agreed
 from cardinal.server.ingest.cluster.topics import cluster_settings
 from cardinal.transports import list_topics
-from cardinal.transports.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,15 +57,9 @@ def state_of_topics(url: TransportUrl, app: Application, membership: Membership,
     rules = Rules(last.number + 1, app.reorg_threshold, MAX_BLOCKS)
     head = Head(last.number, last.hash, survey.batches[last.hash].weight)
     ring = _within({ref.hash: ref.number for ref in survey.chain}, rules, last.number)
-    num = _agreed_before(url, app)
+    agreed = last_agreed(cluster_settings(url), app.default_topic)
+    num = 0 if agreed is None else agreed.num  # of a cluster that was here before
     return State.build(rules, membership.cluster, membership.stream, num, NO_HASH, head, last.number, ring)
-
-
-def _agreed_before(url: TransportUrl, app: Application) -> int:
-    """The number of the last batch that an earlier cluster promoted to the topics; 0 without one."""
-    with closing(KafkaSource(cluster_settings(url), [app.default_topic])) as batches:
-        promoted = newest(batches, lambda record: Agreed.of(record) is not None)
-    return max((place.num for place in map(Agreed.of, promoted.values()) if place is not None), default=0)
 
 
 def carried_state(state: State, app: Application, membership: Membership) -> State:

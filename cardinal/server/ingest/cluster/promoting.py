@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Record
     from cardinal.transports.kafka import TransactionalKafkaSink
     from cardinal.transports.kafka.admin import TopicInfo
+    from cardinal.transports.kafka.settings import KafkaSettings
 
 AGREED_HEADER: Final = "cardinal-agreed"
 """Header of a promoted Batch: the :class:`Agreed` place of its block."""
@@ -195,9 +196,7 @@ class PromotionWriter:
         with contextlib.closing(KafkaSource(self._settings, [self._markers.name])) as markers:
             if found := newest(markers, lambda record: record.key == self._key):
                 return found[self._markers.name, 0].value
-        with contextlib.closing(KafkaSource(self._settings, [self._app.default_topic])) as batches:
-            promoted = newest(batches, lambda record: Agreed.of(record) is not None)
-        return max(filter(None, map(Agreed.of, promoted.values())), default=None)
+        return last_agreed(self._settings, self._app.default_topic)
 
     def _send(
         self, sink: TransactionalKafkaSink, blocks: Sequence[tuple[Agreed, Payload]], marker: bytes
@@ -211,6 +210,13 @@ class PromotionWriter:
                 [part.written for part in parts],
                 [[(AGREED_HEADER, place.header())] for place, _ in blocks],
             )
+
+
+def last_agreed(settings: KafkaSettings, topic: str) -> Agreed | None:
+    """The highest place that Batches of a default topic have; None where none was promoted."""
+    with contextlib.closing(KafkaSource(settings, [topic])) as batches:
+        promoted = newest(batches, lambda record: Agreed.of(record) is not None)
+    return max(filter(None, map(Agreed.of, promoted.values())), default=None)
 
 
 def _close_unwanted(taking: Future[tuple[_Owner, bytes | Agreed | None]]) -> None:

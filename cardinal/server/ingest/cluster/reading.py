@@ -115,10 +115,6 @@ class LogReader:
             pass
         return found
 
-    async def bounds(self) -> LogBounds:
-        """The log's bounds as they are now."""
-        return await self._step(self._bounds)
-
     async def close(self) -> None:
         """Release the connection. May be called twice; a ``read`` that waits is cancelled before."""
         await asyncio.to_thread(self._close)

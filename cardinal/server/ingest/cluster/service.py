@@ -27,7 +27,6 @@ from cardinal.server.ingest.cluster.promoting import PromotionWriter
 from cardinal.server.ingest.cluster.reading import LogReader
 from cardinal.server.ingest.cluster.rows import ReplicaRows
 from cardinal.server.ingest.cluster.topics import ClusterTopics
-from cardinal.server.ingest.limits import MEBIBYTE
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import IngestNode
 from cardinal.server.ingest.peers.objects import Objects
@@ -239,13 +238,8 @@ class Member:
 
     def _obstacle(self) -> str:
         """Why no new block can be stored; empty where one can."""
-        limits, size = self._settings.limits, self._replica.pool.size
-        free = self._store.free_bytes()
-        if free < limits.reserve_bytes:
-            return f"the disk of the data folder has {free // MEBIBYTE} MiB left: blocks wait until it has more"
-        if size >= limits.pool_bytes:
-            return f"{size // MEBIBYTE} MiB of blocks are not agreed and on the topics: new ones wait"
-        return ""
+        size = self._replica.pool.size
+        return self._settings.limits.obstacle(self._store, size, "not agreed and on the topics")
 
 
 class _Tasks:
