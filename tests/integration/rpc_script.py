@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,20 @@ from cardinal_connectors.ethereum.settings import RpcSettings
 QUICK = RpcSettings(timeout=2, attempts=3, backoff=0.001)
 
 Script = Callable[[Any], Any]
+
+
+@asynccontextmanager
+async def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """A server, by its address."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @asynccontextmanager
@@ -39,17 +53,12 @@ async def scripted(script: Script, scheme: str = "http", settings: RpcSettings =
             await socket.send_str(json.dumps(script(json.loads(message.data))[1]))
         return socket
 
-    application = web.Application()
-    application.router.add_route("*", "/", answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = RpcClient(Endpoint.parse(f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"), settings)
-    try:
-        yield client
-    finally:
-        await client.close()
-        await runner.cleanup()
+    async with answering(answer) as url:
+        client = RpcClient(Endpoint.parse(url.replace("http", scheme, 1)), settings)
+        try:
+            yield client
+        finally:
+            await client.close()
 
 
 def result(request: dict[str, Any]) -> dict[str, Any]:

@@ -43,23 +43,6 @@ async def assert_chain_was_given(node: Anvil, payloads: list[Payload]) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
-async def test_reorg_of_depth_three_while_following(scheme: str) -> None:
-    async with anvil_and_feed(scheme) as (node, feed):
-        await node.mine(6)
-        payloads = feed.follow()
-        taken = await take(payloads, 7)
-        await node.mine(2)
-        taken += await take(payloads, 2)
-        await node.ask("anvil_reorg", 3, [])
-        await node.mine(2)
-        taken += await take(payloads, 5)
-        assert [payload.number for payload in taken] == [*range(9), 6, 7, 8, 9, 10]
-        assert taken[9].parent == taken[5].hash
-        await assert_chain_was_given(node, taken)
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@asynchronous
 async def test_silent_rewind_and_another_branch(scheme: str) -> None:
     async with anvil_and_feed(scheme) as (node, feed):
         await node.mine(8)

@@ -30,7 +30,7 @@ from feeding import (
     take,
 )
 from rpc_script import QUICK as QUICK_RPC
-from test_feed_away import answering
+from rpc_script import answering
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, WrongChainError

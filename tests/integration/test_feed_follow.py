@@ -1,4 +1,4 @@
-"""Following a node: backfill, reorgs, resume, ranges, targets, hints."""
+"""Following a node: backfill, reorgs, resume, ranges, targets, hints; blocks by hash; recorded blocks of mainnet."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ from feeding import (
 )
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
-from cardinal.testing.replay import Recorded, ReplayChain
+from cardinal.feeds import ByHash
+from cardinal.testing.replay import Recorded, ReplayChain, read_recorded
 from cardinal_connectors.archive.feed import ArchiveFeed
 from cardinal_connectors.dev import DevFeed, DevSettings
+from cardinal_connectors.dev import open_feed as open_dev_feed
 from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings
 
@@ -47,100 +49,6 @@ async def test_backfill_gives_every_block_in_order_and_stops_at_until(scheme: st
         payloads = await everything(feed.follow(until=180))
     assert given(payloads) == hashes(chain[:181])
     assert [payload.weight for payload in payloads] == [block.total for block in chain[:181]]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@asynchronous
-async def test_head_is_followed_from_where_the_backfill_ended(scheme: str) -> None:
-    chain = grow(None, 120)
-    served = replay(chain)
-    served.set_head(chain[99].name, announce="silent")
-    async with opened(served, scheme) as (_, feed):
-        payloads = feed.follow()
-        taken = await take(payloads, 100)
-        for block in chain[100:]:
-            served.set_head(block.name)
-            taken += await take(payloads, 1)
-    assert given(taken) == hashes(chain)
-
-
-@asynchronous
-async def test_subscription_is_a_hint_that_needs_no_poll() -> None:
-    chain = grow(None, 4)
-    served = replay(chain)
-    served.set_head(chain[2].name, announce="silent")
-    never = FeedSettings(rpc=QUICK.rpc, poll=3600.0)
-    async with opened(served, "ws", never) as (_, feed):
-        payloads = feed.follow()
-        await take(payloads, 3)
-        coming = asyncio.ensure_future(anext(payloads))
-        await asyncio.sleep(0)
-        served.set_head(chain[3].name)
-        async with asyncio.timeout(10):
-            assert (await coming).hash == chain[3].hash
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("announce", ["each", "final", "silent"])
-@asynchronous
-async def test_reorg_gives_the_new_branch_parents_first(scheme: str, announce: str) -> None:
-    trunk = grow(None, 6)
-    old, new = grow(trunk[-1], 3, "a"), grow(trunk[-1], 4, "b")
-    served = replay([*trunk, *old], new)
-    async with opened(served, scheme) as (_, feed):
-        payloads = feed.follow()
-        taken = await take(payloads, 9)
-        served.set_head(new[-1].name, announce=announce)  # type: ignore[arg-type] # parametrised
-        taken += await take(payloads, 4)
-    assert given(taken) == hashes([*trunk, *old, *new])
-    assert_lawful(taken)
-
-
-@asynchronous
-async def test_reorg_to_a_shorter_branch_is_followed() -> None:
-    trunk = grow(None, 3)
-    old, new = grow(trunk[-1], 5, "a"), grow(trunk[-1], 2, "b", difficulty=9000)
-    served = replay([*trunk, *old], new)
-    async with opened(served) as (_, feed):
-        payloads = feed.follow()
-        taken = await take(payloads, 8)
-        served.set_head(new[-1].name, announce="final")
-        taken += await take(payloads, 2)
-    assert given(taken[8:]) == hashes(new)
-
-
-@asynchronous
-async def test_orphans_that_are_gone_at_once_do_not_stop_the_walk() -> None:
-    trunk = grow(None, 3)
-    old, new = grow(trunk[-1], 3, "a"), grow(trunk[-1], 4, "b")
-    served = replay([*trunk, *old], new)
-    async with opened(served) as (_, feed):
-        payloads = feed.follow()
-        await take(payloads, 6)
-        served.set_head(new[-1].name)
-        for block in old:
-            served.forget(block.name)
-        assert given(await take(payloads, 4)) == hashes(new)
-
-
-@asynchronous
-async def test_reorg_while_walking_a_reorg_restarts_from_the_present_head() -> None:
-    trunk = grow(None, 3)
-    old, middle, new = grow(trunk[-1], 3, "a"), grow(trunk[-1], 5, "b"), grow(trunk[-1], 6, "c")
-    served = replay([*trunk, *old], middle, new)
-    async with opened(served) as (node, feed):
-        payloads = feed.follow()
-        await take(payloads, 6)
-
-        def switch(method: str, params: Sequence[object]) -> None:
-            if method == "eth_getBlockByHash" and params[0] == middle[2].name:
-                for block in middle:
-                    served.forget(block.name)
-                served.set_head(new[-1].name)
-
-        node.before = switch
-        served.set_head(middle[-1].name)
-        assert given(await take(payloads, 6)) == hashes(new)
 
 
 @asynchronous
@@ -160,41 +68,6 @@ async def test_reorg_while_backfilling_leaves_no_gap_and_no_double() -> None:
     ours = {payload.hash for payload in taken}
     assert ours >= set(hashes([*trunk, *new]))
     assert given(taken)[-1] == new[-1].hash
-
-
-@asynchronous
-async def test_silent_rewind_gives_nothing_and_the_next_branch_follows_it() -> None:
-    trunk = grow(None, 4)
-    old, new = grow(trunk[-1], 4, "a"), grow(trunk[-1], 3, "b")
-    served = replay([*trunk, *old], new)
-    async with opened(served) as (node, feed):
-        payloads = feed.follow()
-        await take(payloads, 8)
-        served.set_head(trunk[-1].name, announce="silent")
-
-        def repeat_a_number() -> None:
-            served.set_head(new[0].name, announce="silent")
-
-        assert (await next_after_looks(payloads, node, repeat_a_number)).hash == new[0].hash
-        served.set_head(new[-1].name, announce="silent")
-        assert given(await take(payloads, 2)) == hashes(new[1:])
-
-
-@asynchronous
-async def test_going_back_to_a_branch_gives_only_what_is_new_on_it() -> None:
-    trunk = grow(None, 3)
-    one, other = grow(trunk[-1], 4, "a"), grow(trunk[-1], 4, "b")
-    served = replay([*trunk, *one], other)
-    served.set_head(one[2].name)
-    async with opened(served) as (_, feed):
-        payloads = feed.follow()
-        taken = await take(payloads, 6)
-        served.set_head(other[-1].name)
-        taken += await take(payloads, 4)
-        served.set_head(one[-1].name)
-        taken += await take(payloads, 1)
-    assert given(taken) == hashes([*trunk, *one[:3], *other, one[3]])
-    assert_lawful(taken)
 
 
 @asynchronous
@@ -401,13 +274,6 @@ def _iso(second: int) -> str:
 
 
 @asynchronous
-async def test_start_is_the_first_block_given() -> None:
-    chain = grow(None, 20)
-    async with opened(replay(chain)) as (_, feed):
-        assert given(await everything(feed.follow(start=12, until=15))) == hashes(chain[12:16])
-
-
-@asynchronous
 async def test_start_above_the_head_waits_for_it() -> None:
     chain = grow(None, 20)
     served = replay(chain)
@@ -420,16 +286,6 @@ async def test_start_above_the_head_waits_for_it() -> None:
 
 @pytest.mark.parametrize("length", [3, 100])
 @asynchronous
-async def test_resumes_above_what_is_published(length: int) -> None:
-    chain = grow(None, 10 + length)
-    async with opened(replay(chain)) as (_, feed):
-        payloads = await everything(feed.follow(refs(chain[5:10]), until=9 + length))
-    assert given(payloads) == hashes(chain[10:])
-    assert payloads[-1].weight == chain[-1].total
-
-
-@pytest.mark.parametrize("length", [3, 100])
-@asynchronous
 async def test_resumes_above_the_highest_published_block_that_the_chain_still_has(length: int) -> None:
     trunk = grow(None, 10)
     lost, kept = grow(trunk[-1], 4, "a"), grow(trunk[-1], length, "b")
@@ -438,13 +294,13 @@ async def test_resumes_above_the_highest_published_block_that_the_chain_still_ha
     assert given(payloads) == hashes(kept)
 
 
-@pytest.mark.parametrize("length", [3, 100])
+@pytest.mark.parametrize(("own", "other"), [(8, 11), (8, 108), (150, 100)])
 @asynchronous
-async def test_published_blocks_of_another_chain_are_refused_by_name(length: int) -> None:
-    ours, theirs = grow(None, 8, "a"), grow(None, 8 + length, "b")
+async def test_published_blocks_of_another_chain_are_refused_by_name(own: int, other: int) -> None:
+    ours, theirs = grow(None, own, "a"), grow(None, other, "b")
     async with opened(replay(theirs)) as (_, feed):
         with pytest.raises(ReorgTooDeepError, match="none of the published") as refused:
-            await everything(feed.follow(refs(ours[2:]), until=7 + length))
+            await everything(feed.follow(refs(ours[2:]), until=other - 1))
     assert (refused.value.number, refused.value.hash) == (2, ours[2].hash)
 
 
@@ -455,18 +311,6 @@ async def test_until_that_is_published_already_ends_at_once() -> None:
         assert await everything(feed.follow(refs(chain), until=9)) == []
         assert await everything(feed.follow(refs(chain[5:]), until=2)) == []
         assert await everything(feed.follow(start=5, until=2)) == []
-
-
-@asynchronous
-async def test_until_is_awaited_on_a_chain_that_is_not_there_yet() -> None:
-    chain = grow(None, 10)
-    served = replay(chain)
-    served.set_head(chain[4].name)
-    async with opened(served) as (_, feed):
-        payloads = feed.follow(until=7)
-        await take(payloads, 5)
-        served.set_head(chain[9].name)
-        assert given(await everything(payloads)) == hashes(chain[5:8])
 
 
 class Elsewhere(ReplayChain):
@@ -490,29 +334,17 @@ def elsewhere(chain: list[Built], asked: int, instead: Built) -> Elsewhere:
     return served
 
 
-@pytest.mark.parametrize("instead", [0, 5, 7])
+@pytest.mark.parametrize(("start", "instead"), [(2, 0), (2, 5), (2, 7), (0, None)])
 @asynchronous
-async def test_a_stream_begins_with_the_block_that_was_asked_for(instead: int) -> None:
+async def test_a_stream_begins_with_the_block_that_was_asked_for(start: int, instead: int | None) -> None:
     chain = grow(None, 8)
-    served = elsewhere(chain, 2, chain[instead])
+    served = elsewhere(chain, start, build(None, "z") if instead is None else chain[instead])
     async with opened(served) as (_, feed):
         await feed.chain_id()
         served.times = 2  # the block, and its receipts
-        payloads = await everything(feed.follow(start=2, until=7))
+        payloads = await everything(feed.follow(start=start, until=7))
     assert served.times == 0
-    assert given(payloads) == hashes(chain[2:])
-
-
-@asynchronous
-async def test_a_stream_from_block_0_begins_with_the_first_block_of_its_chain() -> None:
-    chain = grow(None, 8)
-    served = elsewhere(chain, 0, build(None, "z"))
-    async with opened(served) as (_, feed):
-        await feed.chain_id()
-        served.times = 2
-        payloads = await everything(feed.follow(until=7))
-    assert served.times == 0
-    assert given(payloads) == hashes(chain)
+    assert given(payloads) == hashes(chain[start:])
 
 
 class Lagging(Elsewhere):
@@ -535,14 +367,6 @@ async def test_null_is_not_another_chain() -> None:
         served.times = 6
         assert given(await everything(feed.follow(refs(chain[2:10]), until=109))) == hashes(chain[10:])
         assert served.times == 0
-
-
-@asynchronous
-async def test_a_shorter_chain_that_has_none_of_the_published_blocks_is_refused_by_name() -> None:
-    ours, theirs = grow(None, 150, "a"), grow(None, 100, "b")
-    async with opened(replay(theirs)) as (_, feed):
-        with pytest.raises(ReorgTooDeepError, match="none of the published"):
-            await everything(feed.follow(refs(ours[2:]), until=99))
 
 
 @pytest.mark.parametrize("number", ["0x0", "0x2"])
@@ -647,9 +471,6 @@ async def test_target_of_a_development_chain_is_its_last_block_or_the_block_aske
 # --- a head that is announced after the feed has looked is given for the announcement's sake alone ---
 
 
-NEVER = FeedSettings(rpc=QUICK.rpc, poll=3600.0)
-
-
 @pytest.mark.parametrize("scheme", ["ws", "ipc"])
 @pytest.mark.parametrize("announce", ["each", "final"])
 @asynchronous
@@ -664,8 +485,61 @@ async def test_an_announced_head_is_given_though_the_next_poll_is_an_hour_away(s
             node.before = None
             asyncio.get_running_loop().call_soon(lambda: served.set_head(chain[7].name, announce=announce))  # type: ignore[arg-type] # one of its words
 
-    async with opened(served, scheme, NEVER) as (node, feed):
+    async with opened(served, scheme, FeedSettings(rpc=QUICK.rpc, poll=3600.0)) as (node, feed):
         payloads = feed.follow()
         assert [one.hash for one in await take(payloads, 3)] == [one.hash for one in chain[:3]]
         node.before = move_behind_its_back
         assert [one.hash for one in await take(payloads, 5)] == [one.hash for one in chain[3:]]
+
+
+@asynchronous
+async def test_an_orphan_that_the_node_still_has_is_given_as_when_it_was_followed() -> None:
+    trunk = grow(None, 6)
+    old, new = grow(trunk[-1], 3, "a"), grow(trunk[-1], 5, "b")
+    served = replay([*trunk, *old], new)
+    served.set_head(old[-1].name, announce="silent")
+    async with opened(served) as (_, feed):
+        assert isinstance(feed, ByHash)
+        followed = {payload.hash: payload for payload in await everything(feed.follow(until=8))}
+        assert await feed.block(old[0].hash) == followed[old[0].hash]
+        served.set_head(new[-1].name, announce="silent")
+        assert await feed.block(old[0].hash) == followed[old[0].hash]
+        assert await feed.block(trunk[3].hash) == followed[trunk[3].hash]
+        assert await feed.block(bytes(32)) is None
+
+
+@asynchronous
+async def test_a_development_chain_gives_any_block_of_its_script() -> None:
+    feed = open_dev_feed("dev://?seed=7&blocks=30&reorg-rate=0.3")
+    assert isinstance(feed, ByHash)
+    payloads = [payload async for payload in feed.follow()]
+    assert len(payloads) > 31, "there are orphans among them"
+    for payload in payloads[::7]:
+        found = await feed.block(payload.hash)
+        assert found is not None
+        assert (found.ref, found.parent, found.updates.keys()) == (payload.ref, payload.parent, payload.updates.keys())
+    assert await feed.block(bytes(32)) is None
+
+
+FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "mainnet"
+
+
+FIRST, LAST = 14_000_000, 14_000_010
+
+
+@pytest.mark.skipif(not FIXTURES.is_dir(), reason="recorded mainnet blocks are not at ../shared/fixtures")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@asynchronous
+async def test_values_of_recorded_mainnet_blocks_equal_the_references(scheme: str) -> None:
+    chain = ReplayChain(read_recorded(FIXTURES), chain_id=1)
+    async with opened(chain, scheme) as (_, feed):
+        payloads = await everything(feed.follow(start=FIRST, until=LAST))
+    assert [payload.number for payload in payloads] == list(range(FIRST, LAST + 1))
+    for payload in payloads:
+        expected = json.loads(gzip.decompress((FIXTURES / f"{payload.number}.json.gz").read_bytes()))
+        assert payload.hash.hex() == expected["hash"]
+        assert payload.parent.hex() == expected["parent"]
+        assert payload.weight == int(expected["weight"])
+        assert sorted(payload.deletes) == sorted(expected["deletes"])
+        values = {path: value.hex() for path, value in payload.updates.items()}
+        assert values == expected["values"]

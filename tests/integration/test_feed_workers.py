@@ -78,16 +78,6 @@ async def test_lies_are_asked_again_and_those_kept_up_are_reported() -> None:
 
 
 @asynchronous
-async def test_total_difficulty_that_does_not_add_up_is_found_here() -> None:
-    chain, served = long_chain()
-    wrong = {**chain[20].block, "totalDifficulty": "0x1"}
-    served.swap(chain[20].name, "block", wrong, 1)
-    async with serving(served) as node, connected(node.url, ONE_BESIDE) as feed:
-        taken = await everything(feed.follow(until=99))
-    assert [payload.weight for payload in taken[:50]] == [block.total for block in chain[:50]]
-
-
-@asynchronous
 async def test_processes_that_are_killed_cost_nothing_but_speed() -> None:
     chain, served = long_chain()
     before = children()
@@ -143,16 +133,12 @@ def test_a_block_that_is_nested_without_end_is_left_to_the_feed() -> None:
     assert prepare(job) == [None, None]
 
 
-def test_processes_are_for_long_ranges() -> None:
-    assert worker_count(999, FeedSettings(workers=3)) == 0
-    assert worker_count(5000, FeedSettings(workers=3)) == 3
-    assert worker_count(5000, FeedSettings(workers=0)) == 0
-
-
 @pytest.mark.parametrize(("processors", "count"), [(1, 0), (2, 2), (5, 5), (64, 8)])
 def test_there_is_a_process_for_each_of_several_processors_up_to_eight(
     monkeypatch: pytest.MonkeyPatch, processors: int, count: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
     assert worker_count(5000, FeedSettings()) == count
-    assert worker_count(999, FeedSettings()) == 0
+    assert worker_count(5000, FeedSettings(workers=3)) == 3
+    assert worker_count(5000, FeedSettings(workers=0)) == 0
+    assert worker_count(999, FeedSettings(workers=3)) == worker_count(999, FeedSettings()) == 0

@@ -220,10 +220,3 @@ def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> 
             time.sleep(0.05)
         process.terminate()
         assert processes.end(process)[0] == 0
-
-
-def test_help_says_what_they_do() -> None:
-    said = " ".join(CliRunner().invoke(cardinal, ["produce", "--help"]).output.split())
-    assert "--state Also publish state deltas: accounts, code and storage." in said
-    assert "--workers INTEGER RANGE Processes that verify a backfill" in said
-    assert "none with --state" in said

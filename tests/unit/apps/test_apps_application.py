@@ -86,11 +86,6 @@ def test_a_chain_id_below_one_is_refused() -> None:
         apps.get("evm", chain_id=0)
 
 
-def test_an_application_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        apps.get("evm").name = "other"  # type: ignore[misc] # what the test is about
-
-
 def test_the_prefixes_default_to_the_expressions_of_the_topics() -> None:
     app = Application(name="blob", chain="blob:1", default_topic="blob", topics={"b/": "blob-data"})
     assert app.prefixes == ("b/",)

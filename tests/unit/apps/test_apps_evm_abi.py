@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps import evm
 from cardinal.apps.evm import decode, payload_from_rpc
 from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
 from cardinal.apps.evm.abi.signatures import from_text
@@ -309,20 +308,6 @@ def test_many_blocks_are_made_in_pieces_and_give_the_same_rows() -> None:
         assert table.num_rows == 9_000 * one[name].num_rows
         assert table.column("block_number").num_chunks > 1
         assert table.slice(table.num_rows - one[name].num_rows).equals(one[name])
-
-
-def test_without_blocks_the_tables_have_their_columns() -> None:
-    tables = decoded_frames([], Abi([]))
-    assert {name: (table.num_rows, table.schema) for name, table in tables.items()} == {
-        name: (0, columns) for name, columns in SCHEMAS.items()
-    }
-
-
-def test_the_room_offers_all_that_it_names() -> None:
-    for name in evm.__all__:
-        assert getattr(evm, name).__name__ == name
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = evm.nothing  # type: ignore[attr-defined]  # what the test is about
 
 
 def test_tables_that_were_not_asked_for_are_not_made() -> None:

@@ -27,7 +27,6 @@ from evm_blocks import (
     ZERO_ADDRESS,
     Json,
     created,
-    data,
     receipts_of,
     sealed,
     signed,
@@ -150,39 +149,6 @@ def synced(number: int = MADHUGIRI, **changes: Any) -> tuple[Json, list[Json]]: 
     return sealed(header, transactions, receipts_of(transactions, outcomes))
 
 
-def test_a_state_sync_of_the_body_is_under_every_root_and_published_like_all_others() -> None:
-    block, receipts = synced()
-    assert verify(block, receipts, chain=CHAINS[137]).derived is None
-    payload = payload_from_rpc(block, receipts, chain_id=137)
-    own = f"c/89/b/{payload.hash.hex()}"
-    assert payload.updates[f"{own}/t/1"] == data(block["transactions"][1]["raw"])
-    assert {f"{own}/l/1/{index}" for index in (1, 2, 3)} < set(payload.updates)
-    assert not any(path.startswith((f"{own}/br", f"{own}/bl")) for path in payload.updates)
-    decoded = decode(payload)
-    assert decoded.encode() == payload
-    _, transaction = decoded.transactions
-    found = [(each.id, each.contract, each.data, each.transaction_hash) for each in transaction.synced]
-    assert tuple(found) == EVENTS
-    assert (transaction.type, transaction.sender, transaction.to) == (127, bytes(20), bytes(20))
-
-
-def test_a_state_sync_stands_in_the_tables_as_nodes_show_it() -> None:
-    block, receipts = synced()
-    tables = frames([payload_from_rpc(block, receipts, chain_id=137)])
-    _, row = tables["transactions"].to_pylist()
-    shown = block["transactions"][1]
-    assert {name: row[name] for name in ("hash", "from_address", "to_address", "input", "nonce", "gas")} == {
-        **{name: shown[name] for name in ("hash", "input")},
-        "from_address": shown["from"],
-        "to_address": shown["to"],
-        "nonce": 0,
-        "gas": 0,
-    }
-    assert [row["transaction_type"], row["value"], row["access_list"]] == [127, "0", None]
-    assert [each["gas_used"] for each in tables["receipts"].to_pylist()] == [21_000, 0]
-    assert {each["transaction_hash"] for each in tables["logs"].to_pylist()[1:]} == {shown["hash"]}
-
-
 @pytest.mark.parametrize("how", ["mapping", "structures"])
 def test_without_its_bytes_the_block_is_refused_by_a_sentence_that_says_how_to_get_them(how: str) -> None:
     block, receipts = synced()
@@ -269,16 +235,3 @@ def test_a_state_sync_creates_nothing_whatever_its_node_shows(nonce: str) -> Non
     with pytest.raises(IntegrityError) as caught:
         verify(block, [receipts[0], made], chain=CHAINS[137])
     assert caught.value.check == "contracts"
-
-
-@pytest.mark.parametrize("part", ["receipt", "logs", "bloom"])
-def test_a_lie_about_the_receipt_of_a_state_sync_is_found(part: str) -> None:
-    block, receipts = synced()
-    change = {
-        "receipt": {"status": "0x0"},
-        "logs": {"logs": receipts[1]["logs"][:-1]},
-        "bloom": {"logsBloom": NO_BLOOM},
-    }[part]
-    with pytest.raises(IntegrityError) as caught:
-        verify(block, [receipts[0], receipts[1] | change], chain=CHAINS[137])
-    assert caught.value.check == "receipts root"

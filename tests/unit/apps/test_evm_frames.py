@@ -21,7 +21,7 @@ from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 from evm_blocks import Json, minimal
 from evm_rows import block_row, tables_of
-from evm_typed import KEY, OTHER, ZERO, address, block_of, call, wish
+from evm_typed import KEY, OTHER, address, block_of, call, wish
 
 SHARED = Path(__file__).parents[3].parent / "shared"
 MAINNET = SHARED / "fixtures" / "mainnet"
@@ -81,19 +81,6 @@ def test_parts_without_the_others_keep_their_rows() -> None:
     assert logs["blocks"].column("parent_hash").to_pylist() == [recording(14_000_000)["block"]["parentHash"]]
     sent = frames([mainnet(14_000_000, "t")], tables=["transactions"])["transactions"].to_pylist()
     assert {row["transaction_type"]: row["gas_price"] is None for row in sent} == {0: False, 2: True}
-
-
-@recorded
-def test_wide_numbers_are_kept_as_asked() -> None:
-    payload = mainnet(14_000_010)
-    total = int(recording(14_000_010)["block"]["totalDifficulty"], 16)
-    kept = {
-        way: frames([payload], integers=way, tables=["blocks"])["blocks"] for way in ("string", "decimal", "binary")
-    }
-    cells = {way: table.column("total_difficulty")[0].as_py() for way, table in kept.items()}
-    assert cells == {"string": str(total), "decimal": total, "binary": total.to_bytes(32, "big")}
-    for way, table in kept.items():
-        assert table.schema.equals(schema("blocks", way))
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -227,41 +214,6 @@ def test_an_authorization_without_a_signature_is_nobodys(changes: Json) -> None:
     (entry,) = decode(payload).transactions[0].authorizations
     assert entry.authority is None
     assert row(payload)["authorization_list"][0]["authority"] is None
-
-
-def test_blobs_are_counted_in_gas() -> None:
-    hashes = ["0x01" + "22" * 31, "0x01" + "33" * 31, "0x01" + "44" * 31]
-    payload = block_of(call(3, maxFeePerBlobGas="0xa", blobVersionedHashes=hashes))
-    assert row(payload)["blob_versioned_hashes"] == hashes
-    assert row(payload, "receipts")["blob_gas_used"] == 3 * 131_072 == row(payload, "blocks")["blob_gas_used"]
-    assert row(payload)["authorization_list"] is None
-    without = Payload(
-        *(1, payload.hash, payload.parent, 1),
-        {path: value for path, value in payload.updates.items() if "/t/" not in path},
-    )
-    assert row(without, "receipts")["blob_gas_used"] is None
-
-
-@pytest.mark.parametrize("kind", [1, 2, 3, 4])
-def test_what_a_transaction_announces_to_touch_is_there(kind: int) -> None:
-    entries = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32, ZERO]}]
-    entries.append({"address": "0x" + "56" * 20, "storageKeys": []})
-    more: Json = {"maxFeePerBlobGas": "0xa", "blobVersionedHashes": [], "authorizationList": [], "gasPrice": "0x9"}
-    whole, empty = block_of(call(kind, accessList=entries, **more)), block_of(call(kind, accessList=[], **more))
-    assert row(whole)["access_list"] == [
-        {"address": each["address"], "storage_keys": each["storageKeys"]} for each in entries
-    ]
-    assert row(empty)["access_list"] == []
-
-
-@pytest.mark.parametrize(("chain_id", "number", "status"), [(1, 4_369_999, None), (1, 4_370_000, 0), (5, 1, 0)])
-def test_before_byzantium_nobody_knows_whether_a_transaction_went_well(
-    chain_id: int, number: int, status: int | None
-) -> None:
-    """The stream says 0 of every receipt that had a root."""
-    meta = rlp.encode([bytes(20), b"\1", b"\1", bytes(256), b"", b"", b""])
-    path = f"c/{chain_id:x}/b/{bytes(32).hex()}/r/0"
-    assert row(Payload(number, bytes(32), bytes(32), 1, {path: meta}), "receipts")["status"] == status
 
 
 # --- many blocks, and some of their tables ----------------------------------------------------------------------------

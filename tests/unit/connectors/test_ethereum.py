@@ -135,13 +135,6 @@ def ref(text: str) -> BlockRef:
     return BlockRef(int(text[:-1]), name(text))
 
 
-def test_nothing_is_known_at_first() -> None:
-    known = RecentBlocks([], window=10)
-    assert not known
-    assert name("1a") not in known
-    assert known.numbers() == []
-
-
 def test_published_blocks_are_known_without_their_totals() -> None:
     known = RecentBlocks([ref("5a"), ref("6a"), ref("7a")], window=10)
     assert name("6a") in known
@@ -163,24 +156,6 @@ def test_block_zero_has_no_parent_to_remember() -> None:
     known.add(ref("0a"), bytes(32), total=9, difficulty=9)
     assert known.numbers() == [0]
     assert bytes(32) not in known
-
-
-def test_branches_are_kept_side_by_side() -> None:
-    known = RecentBlocks([ref("1a"), ref("2a"), ref("3a")], window=10)
-    known.add(ref("2b"), name("1a"), total=2, difficulty=1)
-    assert all(name(text) in known for text in ("2a", "3a", "2b"))
-    assert known.highest == 3
-    assert known.numbers() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("window", [1, 5])
-def test_blocks_far_below_the_highest_are_forgotten(window: int) -> None:
-    known = RecentBlocks([], window=window)
-    for number in range(1000):
-        known.add(ref(f"{number}a"), name(f"{number - 1}a"), total=number, difficulty=1)
-        assert len(known) <= window + 1
-    assert known.oldest() == ref(f"{999 - window}a")
-    assert name("3a") not in known
 
 
 @pytest.mark.parametrize(("published", "window"), [(40, 0), (40, 1), (40, 7), (8, 7), (7, 7)])
@@ -280,10 +255,15 @@ def test_a_nodes_words_are_quoted_without_what_its_url_hides() -> None:
     assert len(quoted(endpoint, "x" * 5_000)) < 500
 
 
-def test_a_short_user_and_what_is_no_secret_are_shown() -> None:
-    assert (
-        quoted(Endpoint.parse("https://al:sesame@node.example/rpc?v=1"), "al is not in rpc v1") == "al is not in rpc v1"
-    )
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://al:sesame@node.example/rpc?v=1", "al is not in rpc v1"),
+        ("ipc:///var/run/geth.ipc", "no such file /var/run/geth.ipc"),
+    ],
+)
+def test_words_that_hide_nothing_are_left_as_they_are(url: str, words: str) -> None:
+    assert quoted(Endpoint.parse(url), words) == words
 
 
 # --- which of several nodes is followed ------------------------------------------------------------------------------
@@ -302,16 +282,6 @@ def standings(heads: Sequence[int | None], clock: Clock | None = None) -> PoolHe
     for place, head in enumerate(heads):
         made.of[place].head = head
     return made
-
-
-def test_who_is_followed_stays_while_it_is_not_far_behind() -> None:
-    assert standings([100, 103, 101]).best(active=0) == 0
-    assert standings([100, 103, 101]).best(active=2) == 2
-
-
-def test_node_that_is_far_behind_is_left_for_one_that_is_not() -> None:
-    assert standings([100, 104, 90]).best(active=0) == 1
-    assert standings([104, 100, 90]).best(active=2) == 0
 
 
 def test_node_that_failed_rests_and_its_head_counts_for_nothing() -> None:
@@ -350,8 +320,10 @@ def test_followed_node_is_in_order_and_close_where_any_is_and_choosing_twice_cha
     failed = data.draw(st.sets(st.integers(0, len(heads) - 1)))
     for place in failed:
         nodes.failed(place)
-    best = nodes.best(data.draw(st.integers(0, len(heads) - 1)))
+    active = data.draw(st.integers(0, len(heads) - 1))
+    best = nodes.best(active)
     assert best is not None
+    assert best == active or active in failed or nodes.lag(active) > 3, "it stays while it is not far behind"
     assert nodes.best(best) == best
     if len(failed) < len(heads):
         assert best not in failed
@@ -389,44 +361,32 @@ def total_of(one: BlockHeader, *, parent_total: int | None = None) -> int:
     return asyncio.run(ask())
 
 
-def test_first_blocks_difficulty_is_its_total() -> None:
-    assert total_of(header(0, difficulty=17)) == 17
-    assert total_of(header(0, difficulty=17, served=17)) == 17
-
-
-def test_what_the_node_serves_counts_where_nothing_contradicts_it() -> None:
-    assert total_of(header(9, difficulty=5, served=1000)) == 1000
-    assert total_of(header(9, difficulty=5, served=1000), parent_total=995) == 1000
-
-
-@pytest.mark.parametrize("served", [None, 0])
-def test_parents_total_and_own_difficulty_are_added_where_none_is_served(served: int | None) -> None:
-    assert total_of(header(9, difficulty=5, served=served), parent_total=995) == 1000
-
-
-@pytest.mark.parametrize(("number", "served"), [(9, 1001), (9, 999), (9, 5)])
-def test_total_that_does_not_add_up_is_refused(number: int, served: int) -> None:
-    with pytest.raises(IntegrityError) as refused:
-        total_of(header(number, difficulty=5, served=served), parent_total=995)
-    assert refused.value.check == "total difficulty"
-
-
-def test_first_block_with_another_total_than_its_difficulty_is_refused() -> None:
-    with pytest.raises(IntegrityError):
-        total_of(header(0, difficulty=17, served=18))
-
-
-@pytest.mark.parametrize("served", [None, 0, 1000, 10**30])
-@pytest.mark.parametrize("parent_total", [None, 0])
-def test_after_the_merge_a_total_that_nothing_tells_is_left_to_the_application(
-    served: int | None, parent_total: int | None
+@pytest.mark.parametrize(
+    ("number", "difficulty", "served", "parent_total", "total"),
+    [
+        (0, 17, None, None, 17),
+        (0, 17, 17, None, 17),
+        (0, 17, 18, None, None),
+        (9, 5, 1000, None, 1000),
+        (9, 5, 1000, 995, 1000),
+        (9, 5, None, 995, 1000),
+        (9, 5, 0, 995, 1000),
+        *((9, 5, served, 995, None) for served in (1001, 999, 5)),
+        *((9, 0, served, 1000, 1000) for served in (None, 0, 1000, 1001)),  # after the merge
+        *((9, 0, served, parent, 0) for served in (None, 0, 1000, 10**30) for parent in (None, 0)),
+    ],
+)
+def test_a_total_is_the_parents_and_the_blocks_own_difficulty_whatever_the_node_serves(
+    number: int, difficulty: int, served: int | None, parent_total: int | None, total: int | None
 ) -> None:
-    assert total_of(header(9, difficulty=0, served=served), parent_total=parent_total) == 0
-
-
-@pytest.mark.parametrize("served", [None, 0, 1000, 1001])
-def test_after_the_merge_the_parents_total_stays_whatever_the_node_serves(served: int | None) -> None:
-    assert total_of(header(9, difficulty=0, served=served), parent_total=1000) == 1000
+    """None is refused; the total of a merged chain that nothing tells is 0, and left to the application."""
+    one = header(number, difficulty=difficulty, served=served)
+    if total is not None:
+        assert total_of(one, parent_total=parent_total) == total
+        return
+    with pytest.raises(IntegrityError) as refused:
+        total_of(one, parent_total=parent_total)
+    assert refused.value.check == "total difficulty"
 
 
 FORK = HEADERS_AT_ONCE - 50

@@ -203,24 +203,6 @@ def test_an_error_of_the_feed_ends_the_service_and_what_was_given_is_published(b
     assert _numbers(broker) == set(range(6))
 
 
-def test_told_to_stop_it_seals_what_it_took(broker: MemoryBroker) -> None:
-    async def stop() -> int:
-        service = _service(Line(30), broker, start=0)
-        await service.prepare()
-        running = asyncio.create_task(service.run())
-        while service.progress.number != 30:
-            await asyncio.sleep(0.01)
-            assert not running.done()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        await service.close()
-        return service.progress.stats.blocks
-
-    assert asyncio.run(asyncio.wait_for(stop(), DEADLINE)) == 31
-    assert _numbers(broker) == set(range(31))
-
-
 @pytest.mark.parametrize(
     ("url", "says"),
     [("ftp://user:s3cr3t@host", "https://"), ("no-url-with-s3cr3t-text", "begins with a scheme"), ("", "a scheme")],
@@ -316,22 +298,6 @@ def test_a_node_that_goes_back_to_where_it_was_takes_consumers_along(broker: Mem
     assert _chain_of(broker) == [b"1a", b"2a", b"3a", b"4a", b"5a", b"6a", b"7a", b"8a"]
 
 
-def test_half_published_blocks_are_completed_by_hash_and_the_rest_is_named(broker: MemoryBroker) -> None:
-    payloads = _script("1a", "2a", "3a", "3b", "3c", n3b="2a", n3c="2a")
-    chain, orphans = payloads[:3], payloads[3:]
-    asyncio.run(_run(ProduceService(Script(chain), broker.url, Blocks(), producer_id="one", stop=3)))
-    sink = broker.sink(Blocks(), producer_id="killed")
-    for orphan in orphans:
-        *content, batch = split(orphan, Blocks().topics, "block")
-        sink.send([content[0], *([batch] if orphan is orphans[0] else [])], None).result(1)
-    service = ProduceService(Script(chain, has=orphans[:1]), broker.url, Blocks(), producer_id="one", stop=3)
-    asyncio.run(_run(service))
-    assert [(one.number, one.hash, one.messages) for one in service.progress.partial] == [(None, orphans[1].hash, 1)]
-    assert {record.key for record in broker.records("a") if record.key[1:33] == orphans[0].hash} == {
-        b"\3" + orphans[0].hash + path for path in (b"a/1", b"a/2")
-    }
-
-
 def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBroker) -> None:
     payloads = _script("1a", "2a", "2b", n2b="1a")
     asyncio.run(_run(ProduceService(Script(payloads[:2]), broker.url, Blocks(), producer_id="one", stop=2)))
@@ -413,13 +379,3 @@ def test_a_node_that_has_none_of_the_newest_blocks_cannot_be_compared(broker: Me
     asyncio.run(_run(ProduceService(other, broker.url, Blocks(), producer_id="one", stop=1)))
     (payload,) = other.payloads
     assert b"\0" + payload.hash in {record.key for record in broker.records("block")}, "it is published"
-
-
-def test_producers_of_the_service_are_counted(broker: MemoryBroker) -> None:
-    service = ProduceService(
-        Script(_script("1a", "2a")), broker.url, Blocks(), settings=ProduceSettings("me", "standby"), stop=2
-    )
-    asyncio.run(_run(service))
-    producers = service.progress.producers
-    assert producers is not None
-    assert producers.live == ("me",)

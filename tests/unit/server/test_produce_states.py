@@ -239,28 +239,6 @@ def test_a_broker_that_is_away_is_named_once_and_so_is_its_return(
     assert len(lines(log, "the broker answers again (after ")) == 1
 
 
-def test_a_producer_that_has_failed_for_good_is_replaced_and_nothing_is_missing(
-    broker: MemoryBroker, log: pytest.LogCaptureFixture
-) -> None:
-    async def fails() -> ProduceService:
-        node = Node(3)
-        async with running(broker, node, 1) as service:
-            await until(lambda: service.progress.published == 3)
-            broker.fail(lambda _: True)
-            node.grow(30)
-            await until(lambda: service.progress.renewals == 1)
-            broker.fail(None)
-            node.grow(40)
-            await until(lambda: service.progress.published == 40 and not service.unsealed)
-            return service
-
-    service = asyncio.run(fails())
-    assert sealed(broker) == [payload.hash for payload in CHAIN], "each once, parents first"
-    assert service.progress.stats.blocks == len(CHAIN)
-    assert len(lines(log, "the producer failed and is replaced")) == 1
-    assert len(lines(log, "is sent again")) == 1
-
-
 def test_counters_stand_still_while_the_producer_is_replaced(broker: MemoryBroker) -> None:
     async def replaced() -> None:
         node = Node(3)
