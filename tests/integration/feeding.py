@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING
 
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.testing.node import JsonRpcNode, NodeChain, NodeLimits
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+from looping import on_loop
 
 if TYPE_CHECKING:
     from ethereum_blocks import Built
@@ -22,21 +22,7 @@ if TYPE_CHECKING:
     from cardinal.feeds import BlockFeed
     from cardinal.protocols.streams.payload import Payload
 
-_Arguments = ParamSpec("_Arguments")
-
-
-def asynchronous(test: Callable[_Arguments, Awaitable[None]]) -> Callable[_Arguments, None]:
-    """A test that is a coroutine, run in a loop of its own."""
-
-    @functools.wraps(test)
-    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        async def running() -> None:
-            await test(*args, **kwargs)
-
-        asyncio.run(running())
-
-    return run
-
+asynchronous = on_loop
 
 QUICK = FeedSettings(rpc=RpcSettings(timeout=5, attempts=3, backoff=0.01), poll=0.05, patience=5.0)
 

@@ -10,9 +10,8 @@ from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import decode, payload_from_rpc, state_delta, touched, verify
+from cardinal.apps.evm import payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.model.state import StateDelta
-from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import ApplicationError, IntegrityError
 
 pytestmark = pytest.mark.node
@@ -109,38 +108,6 @@ async def test_the_deltas_of_a_chain_are_the_nodes_state() -> None:
             stored = state[slots + keccak(word(slot)).hex()]
             assert stored == (rlp(minimal(value)) if value else b""), slot
         assert sum(path.startswith(slots) for path in state) == 5
-
-
-@asynchronous
-async def test_a_delta_holds_what_changed_and_nothing_else() -> None:
-    async with anvil() as node:
-        chain = Chain(node)
-        contract = await busy(chain)
-        third = await chain.delta(4)
-        own = f"c/7a69/a/{keccak(raw(contract)).hex()}"
-        changed = {path.rsplit("/", 1)[1] for path in third.storage if path.startswith(own)}
-        assert changed == {keccak(word(slot)).hex() for slot in (1, 2)}
-        assert third.storage[f"{own}/s/{keccak(word(1)).hex()}"] == b""
-        assert f"{own}/d" in third.updates
-        assert not third.deletes
-        assert not any("/c/" in path for path in third.updates)
-
-
-@asynchronous
-async def test_a_payload_with_its_delta_decodes_without_loss() -> None:
-    async with anvil() as node:
-        chain = Chain(node)
-        await busy(chain)
-        written, parent, traces, proofs = await chain.asked(3)
-        asked = [proof for pair in proofs.values() for proof in pair]
-        delta = state_delta(traces, asked, block=written, parent=parent, chain_id=CHAIN_ID)
-        payload = payload_of(written, chain_id=CHAIN_ID, state=delta)
-        (sub_batch,) = payload.sub_batches.items()
-        assert sub_batch[0] == (3).to_bytes(32, "big")
-        assert sub_batch[1] is not None
-        assert (sub_batch[1].path, sub_batch[1].updates) == ("c/7a69/s", delta.storage)
-        assert payload.updates.items() >= delta.updates.items()
-        assert decode(payload).encode() == payload
 
 
 @asynchronous

@@ -19,7 +19,6 @@ from feeding import assert_lawful, asynchronous, connected, everything, given, o
 
 from cardinal.errors import NodeAnswerError
 from cardinal_connectors.dev import DevChain, DevFeed, DevNode, DevSettings
-from cardinal_connectors.ethereum import open_feed
 
 SETTINGS = DevSettings(seed=4, blocks=40, reorg_rate=0.3)
 COMMAND = Path(sys.executable).with_name("cardinal")
@@ -72,21 +71,6 @@ async def test_a_feed_follows_a_playing_node_through_all_its_reorgs_to_its_end(
     while (parent := by_hash.get(chain[-1].parent)) is not None:
         chain.append(parent)
     assert [payload.hash for payload in reversed(chain)] == canonical(SETTINGS)
-
-
-def test_a_node_announces_as_it_was_told() -> None:
-    moves = [step.move for step in DevChain(SETTINGS)]
-    names = {block.block["hash"]: block.plan.name for step in DevChain(SETTINGS) for block in step.mined}
-    told: dict[str, list[str]] = {}
-    for announce in ("final", "each", "silent"):
-        node = DevNode(SETTINGS, announce=announce)
-        heard: list[Any] = []
-        node.subscribe(heard.append)
-        node.step_to(SETTINGS.blocks)
-        told[announce] = [names[header["hash"]] for header in heard]
-    assert told["final"] == [move.head.name for move in moves[1:]]
-    assert told["each"] == [name for move in moves[1:] for name in move.added]
-    assert told["silent"] == []
 
 
 def test_orphans_can_be_read_where_they_are_kept_and_only_there() -> None:
@@ -164,16 +148,6 @@ def test_the_node_ends_quietly_when_it_is_told_to_while_it_plays() -> None:
     with running("--rate", "1") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
-
-
-@asynchronous
-async def test_the_node_goes_on_serving_after_its_script() -> None:
-    with running("--blocks", "3", "--rate", "10000", "--chain-id", "77", "--merged") as (_, said):
-        for _round in range(2):
-            feed = open_feed(said["http"])
-            assert len(await everything(feed.follow(until=3))) == 4
-            assert await feed.chain_id() == 77
-            await feed.close()
 
 
 def test_a_port_in_use_and_an_option_out_of_bounds_are_one_sentence() -> None:

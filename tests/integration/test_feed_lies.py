@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import pytest
-from ethereum_blocks import Built, build, grow, header_rlp, keccak, raw, replay, text
+from ethereum_blocks import Built, build, grow, keccak, raw, replay, text
 from feeding import (
     QUICK,
     SCHEMES,
@@ -50,6 +50,7 @@ from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 from cardinal_connectors.ethereum.verify.rules import Rules
+from evm_blocks import header_bytes
 
 if TYPE_CHECKING:
     from cardinal.feeds import BlockFeed
@@ -496,7 +497,7 @@ async def test_uncles_are_fetched_checked_and_published() -> None:
         payloads = await everything(feed.follow(until=3))
     assert given(payloads) == hashes(chain)
     assert node.calls["eth_getUncleByBlockHashAndIndex"] == 1
-    assert payloads[3].updates[f"c/539/b/{nephew.hash.hex()}/u/0"] == header_rlp(uncle.block)
+    assert payloads[3].updates[f"c/539/b/{nephew.hash.hex()}/u/0"] == header_bytes(uncle.block)
 
 
 async def marks_of(served: ReplayChain) -> list[tuple[bytes | None, bytes | None]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ethereum_blocks import keccak, minimal, raw, rlp, trie_root
+from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
 from geth_node import CHAIN_ID, Geth, geth
 from storage_contract import CREATING, STORING, TRACER, word
@@ -17,6 +17,7 @@ from cardinal.apps.evm import decode, frames, payload_from_rpc, state_delta, tou
 from cardinal.apps.evm.chains import CHAINS
 from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import IntegrityError
+from evm_blocks import root
 
 pytestmark = [pytest.mark.slow, pytest.mark.node]  # compiles geth
 
@@ -46,7 +47,7 @@ async def test_withdrawals_and_blobs_are_under_the_roots_of_geth(tmp_path: Path)
             assert decoded.encode() == payload
             kinds |= {transaction.type for transaction in decoded.transactions}
             written = [payload.updates[f"{own}/t/{index:x}"] for index in range(len(block["transactions"]))]
-            assert trie_root(written) == raw(block["transactionsRoot"])
+            assert root(written) == block["transactionsRoot"]
             assert len(decoded.withdrawals or ()) == paid
             entries = [
                 [minimal(int(one["index"], 16)), minimal(int(one["validatorIndex"], 16)), raw(one["address"])]
@@ -54,7 +55,7 @@ async def test_withdrawals_and_blobs_are_under_the_roots_of_geth(tmp_path: Path)
             ]
             for entry, one in zip(entries, block["withdrawals"], strict=True):
                 entry.append(minimal(int(one["amount"], 16)))
-            assert trie_root([rlp([*entry]) for entry in entries]) == raw(block["withdrawalsRoot"])
+            assert root([rlp([*entry]) for entry in entries]) == block["withdrawalsRoot"]
             # No withdrawals, no entry: redundant producers must announce the same paths.
             assert payload.updates.get(f"{own}/w") == (rlp([[*entry] for entry in entries]) if paid else None)
             rows = frames([payload])["withdrawals"].to_pylist()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -19,6 +18,7 @@ from commands import COMMAND, DEADLINE, Processes, fresh_chain_id, limited, run_
 
 from cardinal import apps
 from cardinal.producer import Producer
+from serving import until
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
@@ -28,8 +28,9 @@ DEAF = "127.0.0.1:1"
 
 STREAM = f"kafka://user:s3cr3t@{DEAF}"
 NODE = f"http://user:s3cr3t@{DEAF}/s3cr3t"
-SERVE = ("serve", "--from", "null://", "--chain-id", "1")
-RANGE = ("--start", "1", "--stop", "2")
+SERVE = "serve --from null:// --chain-id 1"
+RECORD = "record --from null:// --chain-id 1"
+RANGE = "--start 1 --stop 2"
 
 
 @pytest.fixture
@@ -57,116 +58,92 @@ def refused(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("line", "says"),
     [
+        (f"produce --from gopher://user:s3cr3t@{DEAF} --to {STREAM}", "write one of archive://, dev://, http://"),
+        (f"produce --from user:s3cr3t@{DEAF} --to {STREAM}", "a node's URL begins with a scheme: write ws://host:port"),
+        (f"produce --from http://user:s3cr3t@[bad --to {STREAM}", "write http://host:port"),
+        (f"produce --from dev://user:s3cr3t@[bad --to {STREAM}", "cannot be read"),
         (
-            ("produce", "--from", f"gopher://user:s3cr3t@{DEAF}", "--to", STREAM),
-            "write one of archive://, dev://, http://",
-        ),
-        (
-            ("produce", "--from", f"user:s3cr3t@{DEAF}", "--to", STREAM),
-            "a node's URL begins with a scheme: write ws://host:port",
-        ),
-        (("produce", "--from", "http://user:s3cr3t@[bad", "--to", STREAM), "write http://host:port"),
-        (("produce", "--from", "dev://user:s3cr3t@[bad", "--to", STREAM), "cannot be read"),
-        (
-            ("produce", "--from", "http://user:s3cr3t@host:99999", "--to", STREAM),
+            f"produce --from http://user:s3cr3t@host:99999 --to {STREAM}",
             "the URL of the node cannot be read: write http://host:port",
         ),
-        (("produce", "--from", "dev://?colour=red", "--to", STREAM), "colour"),
-        (("produce", "--from", NODE, "--to", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
-        (("produce", "--from", NODE, "--to", "kafka://user:s3cr3t@host:none"), "with a port from 1 to 65535"),
-        (("produce", "--from", "dev://", "--to", f"{STREAM}?colour=red"), "no option colour of kafka:// URLs"),
-        (("tail", f"redis://user:s3cr3t@{DEAF}"), "write kafka://host:port"),
-        (("tail", f"user:s3cr3t@{DEAF}"), "write kafka://host:port"),
-        (("tail", "kafka://user:s3cr3t@[bad"), "write kafka://host:port"),
-        ((*SERVE, "--token-file", "away"), "the file away of token-file cannot be read: No such file"),
-        ((*SERVE, "--token-file", "nothing"), "is empty or too large for a secret"),
-        ((*SERVE, "--token-file", "noise"), "is not UTF-8 text"),
-        ((*SERVE, "--cert-file", "nopem"), "they are no certificate and its key without a password, in PEM"),
-        ((*SERVE, "--cert-file", "away"), "No such file or directory"),
-        ((*SERVE, "--key-file", "nopem"), "a key is of no use without its certificate: give both"),
-        ((*SERVE, "--listen", "somewhere:else:x"), "write HOST:PORT"),
-        (
-            (*SERVE, "--listen", "203.0.113.9:9999"),
-            "Cannot assign requested address; choose another address with --listen",
-        ),
-        (("tail", f"ws://user:s3cr3t@{DEAF}"), "set the server's token with token_file=PATH"),
-        (("tail", f"ws://{DEAF}?token_file=away"), "the file away of token_file cannot be read"),
-        (("tail", f"ws://{DEAF}?tokn=s3cr3t"), "there is no option tokn of ws:// URLs: did you mean token?"),
-        (("tail", f"wss://{DEAF}?token=s3cr3t&ssl.ca.location=nopem"), "it holds no PEM of that kind"),
-        (("tail", f"kafka://u:s3cr3t@{DEAF}?compresion.type=s3cr3t"), "did you mean compression.type?"),
-        (("tail", f"kafka://{DEAF}?connect.timeout.ms=3"), "did you mean cardinal.connect.timeout.ms?"),
-        (("tail", f"kafka://{DEAF}?cardinal.colour=s3cr3t"), "use a librdkafka property, or cardinal.connect."),
-        (("tail", f"kafka://{DEAF}?cardinal.partition=3"), "did you mean cardinal.partitions?"),
-        (("tail", f"kafka://{DEAF}?tls=1&ssl.ca.location=away"), "the file of ssl.ca.location cannot be used: check"),
-        (("tail", f"kafka://{DEAF}?tls=1&ssl.certificate.location=nopem"), "ssl.certificate.location cannot be used"),
-        (("tail", f"kafka://u:s3cr3t@{DEAF}?sasl.mechanism=MAGIC"), "Unsupported SASL mechanism: MAGIC; correct the"),
-        (("tail", "file://file"), "the folder file cannot be read: Not a directory"),
-        (("tail", "null://", "--chain-id", "1", "--heal", f"gopher://u:s3cr3t@{DEAF}"), "write one of archive://"),
-        (
-            ("record", "--from", "null://", "--to", "file:///proc/here", "--chain-id", "1"),
-            "name one that this user may write",
-        ),
-        (
-            ("record", "--from", "null://", "--to", "file://file", "--chain-id", "1"),
-            "there is a file of that name; name one",
-        ),
-        (("record", "--from", "null://", "--to", "file://file/below", "--chain-id", "1"), "Not a directory; name one"),
-        (
-            ("record", "--from", "null://", "--to", "file://out?fsync=maybe", "--chain-id", "1"),
-            "'always' or 'never'",
-        ),
-        (
-            ("record", "--from", "null://", "--to", "file://out", "--chain-id", "1", "--app", "s"),
-            "choose one of: blob, evm",
-        ),
-        (("tail", "file://away"), "there is no folder away: check the path, or start `cardinal produce`"),
-        (("status", "file://away"), "there is no folder away: check the path"),
-        (("topics", "file://empty"), "there is no known stream on file://empty"),
-        (("replay", "--from", "file://empty"), "empty holds no recording of an evm stream: name a folder that"),
-        (("replay", "--from", "file://away"), "there is no recording in away: name the folder of one"),
-        (("replay", "--from", "file://file"), "Not a directory"),
-        (
-            ("replay", "--from", "file://empty", "--chain-id", "1", "--to", f"kafka://u:s3cr3t@{DEAF}"),
-            "check application and",
-        ),
-        (("repair", "--from", "dev://", "--to", f"ws://{DEAF}?token=s3cr3t", *RANGE), "correct the address"),
-        (("repair", "--from", "dev://", "--to", "file://away", *RANGE), "check application and chain id"),
-        (("repair", "--from", f"gopher://u:s3cr3t@{DEAF}", "--to", "null://", *RANGE), "write one of archive://"),
-        (("repair", "--from", f"http://u:s3cr3t@{DEAF}/s3cr3t", "--to", "null://", *RANGE), "check that it runs"),
+        (f"produce --from dev://?colour=red --to {STREAM}", "colour"),
+        (f"produce --from {NODE} --to redis://user:s3cr3t@{DEAF}", "write kafka://host:port"),
+        (f"produce --from {NODE} --to kafka://user:s3cr3t@host:none", "with a port from 1 to 65535"),
+        (f"produce --from dev:// --to {STREAM}?colour=red", "no option colour of kafka:// URLs"),
+        (f"tail redis://user:s3cr3t@{DEAF}", "write kafka://host:port"),
+        (f"tail user:s3cr3t@{DEAF}", "write kafka://host:port"),
+        ("tail kafka://user:s3cr3t@[bad", "write kafka://host:port"),
+        (f"{SERVE} --token-file away", "the file away of token-file cannot be read: No such file"),
+        (f"{SERVE} --token-file nothing", "is empty or too large for a secret"),
+        (f"{SERVE} --token-file noise", "is not UTF-8 text"),
+        (f"{SERVE} --cert-file nopem", "they are no certificate and its key without a password, in PEM"),
+        (f"{SERVE} --cert-file away", "No such file or directory"),
+        (f"{SERVE} --key-file nopem", "a key is of no use without its certificate: give both"),
+        (f"{SERVE} --listen somewhere:else:x", "write HOST:PORT"),
+        (f"{SERVE} --listen 203.0.113.9:9999", "Cannot assign requested address; choose another address with --listen"),
+        (f"tail ws://user:s3cr3t@{DEAF}", "set the server's token with token_file=PATH"),
+        (f"tail ws://{DEAF}?token_file=away", "the file away of token_file cannot be read"),
+        (f"tail ws://{DEAF}?tokn=s3cr3t", "there is no option tokn of ws:// URLs: did you mean token?"),
+        (f"tail wss://{DEAF}?token=s3cr3t&ssl.ca.location=nopem", "it holds no PEM of that kind"),
+        (f"tail kafka://u:s3cr3t@{DEAF}?compresion.type=s3cr3t", "did you mean compression.type?"),
+        (f"tail kafka://{DEAF}?connect.timeout.ms=3", "did you mean cardinal.connect.timeout.ms?"),
+        (f"tail kafka://{DEAF}?cardinal.colour=s3cr3t", "use a librdkafka property, or cardinal.connect."),
+        (f"tail kafka://{DEAF}?cardinal.partition=3", "did you mean cardinal.partitions?"),
+        (f"tail kafka://{DEAF}?tls=1&ssl.ca.location=away", "the file of ssl.ca.location cannot be used: check"),
+        (f"tail kafka://{DEAF}?tls=1&ssl.certificate.location=nopem", "ssl.certificate.location cannot be used"),
+        (f"tail kafka://u:s3cr3t@{DEAF}?sasl.mechanism=MAGIC", "Unsupported SASL mechanism: MAGIC; correct the"),
+        ("tail file://file", "the folder file cannot be read: Not a directory"),
+        (f"tail null:// --chain-id 1 --heal gopher://u:s3cr3t@{DEAF}", "write one of archive://"),
+        (f"{RECORD} --to file:///proc/here", "name one that this user may write"),
+        (f"{RECORD} --to file://file", "there is a file of that name; name one"),
+        (f"{RECORD} --to file://file/below", "Not a directory; name one"),
+        (f"{RECORD} --to file://out?fsync=maybe", "'always' or 'never'"),
+        (f"{RECORD} --to file://out --app s", "choose one of: blob, evm"),
+        ("tail file://away", "there is no folder away: check the path, or start `cardinal produce`"),
+        ("status file://away", "there is no folder away: check the path"),
+        ("topics file://empty", "there is no known stream on file://empty"),
+        ("replay --from file://empty", "empty holds no recording of an evm stream: name a folder that"),
+        ("replay --from file://away", "there is no recording in away: name the folder of one"),
+        ("replay --from file://file", "Not a directory"),
+        (f"replay --from file://empty --chain-id 1 --to kafka://u:s3cr3t@{DEAF}", "check application and"),
+        (f"repair --from dev:// --to ws://{DEAF}?token=s3cr3t {RANGE}", "correct the address"),
+        (f"repair --from dev:// --to file://away {RANGE}", "check application and chain id"),
+        (f"repair --from gopher://u:s3cr3t@{DEAF} --to null:// {RANGE}", "write one of archive://"),
+        (f"repair --from http://u:s3cr3t@{DEAF}/s3cr3t --to null:// {RANGE}", "check that it runs"),
     ],
 )
-def test_what_cannot_work(folder: Path, capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
+def test_what_cannot_work(folder: Path, capfd: pytest.CaptureFixture[str], line: str, says: str) -> None:
     del folder
-    status, said = refused(capfd, *args)
+    status, said = refused(capfd, *line.split())
     assert status == 1
     assert says in said
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("line", "says"),
     [
-        (("tail", STREAM, "--format", "yaml"), "'yaml' is not one of 'table', 'json': see `cardinal tail --help`"),
-        (("tail", STREAM, "--stop", "-1"), "see `cardinal tail --help`"),
-        (("tail", STREAM, "--xyz"), "No such option '--xyz': see `cardinal tail --help`"),
-        (("tail", STREAM, "--start", "c1:yesterday"), "copy the cursor whole, or write another position"),
-        (("tail",), "Missing argument 'URL': see `cardinal tail --help`"),
-        (("produce", "--from", NODE), "Missing option '--to': see `cardinal produce --help`"),
-        (("broker", "up", "--port", "kafka"), "see `cardinal broker up --help`"),
-        (("broker", "up", "--port"), "Option '--port' requires an argument: see `cardinal --help`"),
-        (("brokr",), "No such command 'brokr'"),
-        (("tail", STREAM, "--start", "30", "--stop", "20"), "--stop 20 lies before --start 30: see `cardinal tail --h"),
-        (("tail", STREAM, "--chain-id", "0"), "0 is not in the range x>=1: see `cardinal tail --help`"),
-        (("tail", STREAM, "--topic", "ours"), "add --chain-id: see `cardinal tail --help`"),
-        (("status", STREAM, "--hash", "0x12"), "write a block's whole hash, 0x and 64 hex digits, not '0x12'"),
-        (("record", STREAM, "file://out"), "Missing option '--from': see `cardinal record --help`"),
-        (("record", "--from", STREAM, "--to", STREAM, "--exit-at", "never"), "not one of 'end', 'idle'"),
-        (("--log-level", "loud", "tail", STREAM), "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+        (f"tail {STREAM} --format yaml", "'yaml' is not one of 'table', 'json': see `cardinal tail --help`"),
+        (f"tail {STREAM} --stop -1", "see `cardinal tail --help`"),
+        (f"tail {STREAM} --xyz", "No such option '--xyz': see `cardinal tail --help`"),
+        (f"tail {STREAM} --start c1:yesterday", "copy the cursor whole, or write another position"),
+        ("tail", "Missing argument 'URL': see `cardinal tail --help`"),
+        (f"produce --from {NODE}", "Missing option '--to': see `cardinal produce --help`"),
+        ("broker up --port kafka", "see `cardinal broker up --help`"),
+        ("broker up --port", "Option '--port' requires an argument: see `cardinal --help`"),
+        ("brokr", "No such command 'brokr'"),
+        (f"tail {STREAM} --start 30 --stop 20", "--stop 20 lies before --start 30: see `cardinal tail --h"),
+        (f"tail {STREAM} --chain-id 0", "0 is not in the range x>=1: see `cardinal tail --help`"),
+        (f"tail {STREAM} --topic ours", "add --chain-id: see `cardinal tail --help`"),
+        (f"status {STREAM} --hash 0x12", "write a block's whole hash, 0x and 64 hex digits, not '0x12'"),
+        (f"record {STREAM} file://out", "Missing option '--from': see `cardinal record --help`"),
+        (f"record --from {STREAM} --to {STREAM} --exit-at never", "not one of 'end', 'idle'"),
+        (f"--log-level loud tail {STREAM}", "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
     ],
 )
-def test_a_line_that_makes_no_sense(capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
-    status, said = refused(capfd, *args)
+def test_a_line_that_makes_no_sense(capfd: pytest.CaptureFixture[str], line: str, says: str) -> None:
+    status, said = refused(capfd, *line.split())
     assert status == 2
     assert says in said
 
@@ -184,7 +161,7 @@ def test_a_beginning_that_is_none_is_told_what_there_is(
 def test_an_address_that_is_taken(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        status, said = refused(capfd, *SERVE, "--listen", where)
+        status, said = refused(capfd, *SERVE.split(), "--listen", where)
     assert status == 1
     assert f"cannot listen on {where}: Address already in use; choose another address with --listen" in said
 
@@ -320,10 +297,7 @@ def test_a_producer_waits_for_a_node_or_a_broker_and_says_for_which(
     processes: Processes, tmp_path: Path, node: str, says: str
 ) -> None:
     process, log = processes.start("produce", "--from", node, "--to", STREAM), tmp_path / "0.err"
-    deadline = time.monotonic() + DEADLINE
-    while says not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    until(lambda: says in log.read_text())
     process.terminate()
     status, out, said = processes.end(process)
     assert (status, out) == (0, "")

@@ -20,9 +20,10 @@ from cardinal.protocols.streams import Completed, Divergence, Reassembler
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.transports import open_source
+from serving import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
@@ -53,13 +54,6 @@ def _node(chain_id: int, **options: object) -> str:
 async def _blocks(url: str) -> list[Payload]:
     feed = open_feed(url)
     return [payload async for payload in feed.follow()]
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _written(stream: str, chain_id: int) -> int:
@@ -126,7 +120,7 @@ def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
     total = sum(len(block.updates) + 1 for block in blocks)
     for part in KILLED_AT:
         producer = processes.start(*args)
-        _until(lambda part=part: _written(stream, chain_id) > part * total)  # type: ignore[misc] # bound above
+        until(lambda part=part: _written(stream, chain_id) > part * total)  # type: ignore[misc] # bound above
         producer.kill()
         assert producer.wait(DEADLINE) == -signal.SIGKILL, "the producer was done before it could be killed"
     status, _, said = run_here(capfd, *args)
@@ -223,7 +217,7 @@ def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
 ) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000, rate=200)
     producer = processes.start("produce", "--from", node, "--to", stream)
-    _until(lambda: _written(stream, chain_id) > 500)
+    until(lambda: _written(stream, chain_id) > 500)
     producer.send_signal(number)
     assert producer.wait(DEADLINE) == 0
     found = _everything(stream, chain_id)

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from commands import COMMAND, command
-from ethereum_blocks import Built, grow, replay
-from feeding import asynchronous, looks, serving
+from commands import COMMAND
+from ethereum_blocks import grow, replay
+from feeding import asynchronous, serving
 
 from cardinal import Consumer, apps
 from cardinal.apps.evm import payload_from_rpc
@@ -120,27 +120,4 @@ async def test_repair_shows_the_token_too(tmp_path: Path, way: str) -> None:
         status, said = await produced(tmp_path, *arguments, command="repair")
         assert status == 0, said
         assert "1 missing, 0 partially published, 1 sent" in said
-    assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain]
-
-
-@asynchronous
-async def test_token_is_changed_while_it_runs(tmp_path: Path) -> None:
-    chain: list[Built] = grow(None, 8)
-    served = replay(chain)
-    served.set_head(chain[3].name)
-    file = held(tmp_path, TOKEN)
-    async with serving(served) as node:
-        node.demand = Demand.bearer(TOKEN)
-        arguments = ("produce", "--from", f"{node.url}#poll=0.02&token_file={file}", "--to", f"file://{tmp_path}/log")
-        async with (
-            command(tmp_path / "said", *arguments, "--start", "0", "--stop", "7") as process,
-            asyncio.timeout(DEADLINE),
-        ):
-            await looks(node, 10)
-            held(tmp_path, OTHER)
-            node.demand = Demand.bearer(OTHER)
-            served.set_head(chain[7].name)
-            assert await process.wait() == 0, (tmp_path / "said").read_text()
-        assert 1 <= node.denials <= 4
-        assert "s3cr3t" not in (tmp_path / "said").read_text()
     assert await asyncio.to_thread(published, tmp_path) == [block.hash for block in chain]

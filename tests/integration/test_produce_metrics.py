@@ -24,6 +24,7 @@ from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.metrics import ProduceMetrics
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.ethereum import open_feed
+from ingesting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -58,12 +59,6 @@ def scrape(endpoint: Endpoint, prefix: str) -> dict[str, float]:
         for family in families
         for sample in family.samples
     }
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not holds():  # noqa: ASYNC110 - what is waited for happens in other threads
-            await asyncio.sleep(0.01)
 
 
 @dataclass

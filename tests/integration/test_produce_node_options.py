@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from anvil_node import Anvil, anvil
 from click.testing import CliRunner
-from commands import COMMAND, DEADLINE, Processes, command, fresh_chain_id
+from commands import COMMAND, Processes, command, fresh_chain_id
 from ethereum_blocks import grow, keccak, raw, replay
 from feeding import asynchronous, looks, serving
 from geth_chains import CHAIN_ID, prague_of_many
@@ -20,6 +19,7 @@ from geth_node import geth
 
 from cardinal import Consumer
 from cardinal.cli.main import cardinal
+from serving import until
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Payload
@@ -214,9 +214,6 @@ def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> 
         process = processes.start(
             "produce", "--from", node, "--to", f"file://{tmp_path}/log", "--state", "--lag", "2", "--workers", "0"
         )
-        deadline = time.monotonic() + DEADLINE
-        while "no node answers at http://127.0.0.1:1" not in (tmp_path / "0.err").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: "no node answers at http://127.0.0.1:1" in (tmp_path / "0.err").read_text())
         process.terminate()
         assert processes.end(process)[0] == 0

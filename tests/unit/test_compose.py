@@ -52,11 +52,6 @@ def _broker_listeners(option: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def test_there_are_a_broker_a_node_two_producers_and_a_reader() -> None:
-    assert {"kafka", "anvil", "producer-a", "producer-b", "tail"} <= services().keys()
-    assert {name: command[0] for name, command in commands().items()} == OURS
-
-
 def test_producers_or_a_cluster_with_publishers_write_the_stream_and_everything_else_runs_with_both() -> None:
     assert dotenv() == {"COMPOSE_PROFILES": DIRECT}, "without a word, it is the path of the producers"
     direct, cluster = running(DIRECT), running(CLUSTER)
@@ -64,16 +59,6 @@ def test_producers_or_a_cluster_with_publishers_write_the_stream_and_everything_
     ingest = {f"ingest-{one}" for one in MEMBERS}
     assert cluster - direct == {"cluster-init", *ingest, "publisher-a", "publisher-b", "prometheus-cluster"}
     assert {"kafka", "anvil", "tail", "serve", "lake", "grafana"} <= direct & cluster
-
-
-def test_the_producers_differ_in_nothing_but_their_names() -> None:
-    ids = {_parsed(commands()[name]).params["producer_id"] for name in ("producer-a", "producer-b")}
-    assert ids == {"producer-a", "producer-b"}
-    one, other = (
-        {**services()[name], "command": [part for part in commands()[name] if part != name]}
-        for name in ("producer-a", "producer-b")
-    )
-    assert one == other
 
 
 def test_the_publishers_push_to_all_members_and_prefer_different_ones() -> None:
@@ -141,11 +126,6 @@ def test_images_are_pinned_and_come_from_no_named_registry() -> None:
             assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag)
     for base in re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
         assert base in targets() or re.fullmatch(r"(python:3\.11|node:22)-[a-z-]+", base)
-
-
-def test_the_broker_is_the_version_that_the_tests_run_on() -> None:
-    locked = (ROOT / "cardinal/embedded/kafka-4.3.1.lock").name
-    assert services()["kafka"]["image"] == f"apache/kafka:{locked.removeprefix('kafka-').removesuffix('.lock')}"
 
 
 def test_what_is_waited_for_and_kept_exists() -> None:

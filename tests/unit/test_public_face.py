@@ -136,14 +136,6 @@ def test_an_asynchronous_block_closes_it(broker: MemoryBroker) -> None:
     assert asyncio.run(read()) == ["+1a", "+2a"]
 
 
-def test_it_prints_its_chain_its_place_and_its_head(broker: MemoryBroker) -> None:
-    publish(broker, line(1, 2))
-    with Consumer(broker.url, Blocks(), until="end") as consumer:
-        assert repr(consumer) == f"<Consumer of blocks:1 at {broker.url}, before its first block, not ready>"
-        list(consumer)
-        assert repr(consumer).endswith(f", block 2 0x{hash_of('2a').hex()}, ready>")
-
-
 def test_a_block_is_explained_by_its_hash_as_bytes_or_text(broker: MemoryBroker) -> None:
     publish(broker, line(1, 2))
     with Consumer(broker.url, Blocks(), until="end") as consumer:

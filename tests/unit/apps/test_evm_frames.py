@@ -381,22 +381,6 @@ def test_polars_takes_the_tables_and_shares_numbers_and_times(tables: dict[str, 
     assert largest == max(table["gas"].to_pylist())
 
 
-def test_tables_of_several_chunks_are_shared_too(tables: dict[str, pa.Table]) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    polars = pytest.importorskip("polars", reason="polars is not installed")
-    one = tables["transactions"]
-    table = pa.concat_tables([one, one.slice(0, 7)])
-    assert table["gas"].num_chunks > 1
-    frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
-    for column in table.column_names:
-        assert addresses(pa.chunked_array(frame[column].array._pa_array)) == addresses(table[column]), column
-    shared = polars.from_arrow(table, rechunk=False)  # by default Polars puts the chunks together
-    assert shared["gas"].n_chunks() == table["gas"].num_chunks
-    for column in ("nonce", "gas", "block_number", "block_timestamp"):
-        there = {at for chunk in shared[column].get_chunks() for at in addresses(chunk.to_arrow())}
-        assert there <= addresses(table[column]), column
-
-
 def test_duckdb_queries_the_tables_where_they_are(tables: dict[str, pa.Table]) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     large = {name: pa.concat_tables([table] * 20).combine_chunks() for name, table in tables.items()}

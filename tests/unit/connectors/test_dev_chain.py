@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter
 from typing import Any
 
@@ -85,15 +84,6 @@ def test_nonces_count_up_along_the_final_chain() -> None:
         nonces[transaction["from"]] += 1
 
 
-def test_some_transactions_stand_on_both_sides_of_a_reorg_and_may_end_differently() -> None:
-    outcomes: dict[str, set[tuple[str, str]]] = {}
-    for receipt in receipts(built()):
-        outcomes.setdefault(receipt["transactionHash"], set()).add((receipt["blockHash"], receipt["gasUsed"]))
-    twice = [places for places in outcomes.values() if len(places) > 1]
-    assert twice
-    assert any(len({gas for _, gas in places}) > 1 for places in twice)
-
-
 def test_fees_follow_the_rule_and_no_transaction_pays_less() -> None:
     blocks = {block.block["hash"]: block for block in built()}
     fees = set()
@@ -130,15 +120,6 @@ def test_size_is_the_size_of_the_blocks_rlp(*, merged: bool) -> None:
         assert block.number_of("size") == len(rlp.encode(body))
 
 
-def test_before_the_merge_total_difficulty_adds_up_and_difficulty_varies() -> None:
-    blocks = {block.block["hash"]: block for block in built()}
-    for block in blocks.values():
-        parent = blocks.get(block.block["parentHash"])
-        before = parent.number_of("totalDifficulty") if parent else 0
-        assert block.number_of("totalDifficulty") == before + block.number_of("difficulty")
-    assert len({block.block["difficulty"] for block in blocks.values()}) > 100
-
-
 def test_after_the_merge_there_are_withdrawals_counted_through_and_finality_marks() -> None:
     settings = DevSettings(blocks=40, merged=True)
     payloads = follow(settings)
@@ -165,13 +146,6 @@ def test_a_long_chain_forgets_what_nothing_can_build_on() -> None:
     assert chain.block(first.plan.name) is None
     assert chain.parent(head) is not None
     assert len(chain._built) < 60
-
-
-def test_other_seeds_and_other_ids_give_other_blocks() -> None:
-    variants = [DevSettings(), DevSettings(seed=2), DevSettings(chain_id=1338)]
-    hashes = [{block.hash for block in built(settings)} for settings in variants]
-    for one, other in itertools.combinations(hashes, 2):
-        assert len(one & other) <= 1  # block 0 holds nothing of the chain id
 
 
 def follow(settings: DevSettings, published: tuple[BlockRef, ...] = (), rate: float = 0.0) -> list[Payload]:
@@ -209,10 +183,6 @@ def test_the_rate_is_kept_in_blocks_a_second() -> None:
 
 
 # --- what a ``dev://`` URL may say -----------------------------------------------------------------------------------
-
-
-def test_every_option_has_a_default() -> None:
-    assert settings_from_url("dev://") == (DevSettings(), 0.0)
 
 
 def test_every_option_can_be_set() -> None:

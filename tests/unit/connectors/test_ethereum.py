@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.node import JsonRpcNode
-from cardinal.testing.replay import ReplayChain
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.chain.blocks import BlockHeader, ChainMovedError
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
@@ -29,7 +27,7 @@ from cardinal_connectors.ethereum.url import NodeOptions, read_url
 from cardinal_connectors.ethereum.verify.total_difficulty import HEADERS_AT_ONCE, TotalDifficulties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 def test_nodes_and_options_are_read() -> None:
@@ -389,78 +387,40 @@ def test_a_total_is_the_parents_and_the_blocks_own_difficulty_whatever_the_node_
     assert refused.value.check == "total difficulty"
 
 
-FORK = HEADERS_AT_ONCE - 50
-"""The first number at which the two branches differ: in the first of two batches of headers."""
-
-HEAD = HEADERS_AT_ONCE + 50
-OWN, OTHER = 5, 7
+FORK, HEAD = HEADERS_AT_ONCE - 50, HEADERS_AT_ONCE + 50
+"""Where two branches begin to differ, in the first of two batches of headers, and their height."""
 
 
-def two_branches() -> ReplayChain:
-    """Headers that serve no total, on two branches of other difficulties; the head is on the first."""
-    chain = ReplayChain()
-    for branch, difficulty in ((0, OWN), (1, OTHER)):
-        for number in range(FORK if branch else 0, HEAD + 1):
-            block: dict[str, Any] = {
-                "number": hex(number),
-                "hash": named(number, branch),
-                "parentHash": named(number - 1, branch),
-                "difficulty": hex(difficulty),
-                "transactions": [],
-            }
-            chain.add(block, [])
-    chain.set_head(named(HEAD, 0))
-    return chain
+def of_branch(number: int, branch: int) -> BlockHeader:
+    """A header of one of two branches; below the fork they are one."""
+
+    def name(at: int) -> str:
+        return f"0x{branch if at >= FORK else 0:032x}{max(at, 0):032x}"
+
+    return BlockHeader(number=hex(number), hash=name(number), parent_hash=name(number - 1), difficulty=hex(5))
 
 
-def named(number: int, branch: int) -> str:
-    """A block's hash; below the fork there is one branch."""
-    return f"0x{branch if number >= FORK else 0:032x}{max(number, 0):032x}"
+class Moving:
+    """A node that serves no totals, and the branch that its chain is on at each batch of headers."""
+
+    def __init__(self, branches: Sequence[int]) -> None:
+        self._branches = iter(branches)
+
+    async def header_by_hash(self, block_hash: bytes) -> BlockHeader | None:
+        assert block_hash == of_branch(HEAD, 0).parent
+        return of_branch(HEAD - 1, 0)
+
+    async def headers(self, numbers: Sequence[int]) -> list[BlockHeader]:
+        branch = next(self._branches)
+        return [of_branch(number, branch) for number in numbers]
 
 
-def summed(chain: ReplayChain, moves: Callable[[str], None]) -> int:
-    """The head's total difficulty, added up while the chain moves: told which height is asked for next."""
-
-    async def ask() -> int:
-        def before(method: str, params: Sequence[object]) -> None:
-            if method == "eth_getBlockByNumber":
-                moves(str(params[0]))
-
-        async with JsonRpcNode(chain) as node:
-            client = RpcClient(Endpoint.parse(node.url))
-            try:
-                fetcher = BlockFetcher(client)
-                head = await fetcher.header_by_hash(bytes.fromhex(named(HEAD, 0)[2:]))
-                assert head is not None
-                node.before = before
-                return await TotalDifficulties(fetcher, RecentBlocks([], window=10), sum_blocks=HEAD).of(head)
-            finally:
-                await client.close()
-
-    return asyncio.run(ask())
-
-
-def test_difficulty_that_is_added_up_over_several_batches_of_headers_is_the_chains() -> None:
-    assert summed(two_branches(), lambda _: None) == OWN * (HEAD + 1)
-
-
-def test_chain_that_forks_and_comes_back_between_two_batches_of_headers_is_not_added_up() -> None:
-    """The first batch is of one branch, the second of the other, which is the head's: each is whole in itself."""
-    chain, turns = two_branches(), []
-
-    def moves(height: str) -> None:
-        branch = {hex(0): 1, hex(HEADERS_AT_ONCE): 0}.get(height)
-        if branch is not None:
-            turns.append(branch)
-            chain.set_head(named(HEAD, branch))
-
+@pytest.mark.parametrize("branches", [(0, 0), (1, 0), (0, 1)], ids=["one chain", "there and back", "away"])
+def test_a_difficulty_is_added_up_over_headers_of_one_chain_alone(branches: tuple[int, int]) -> None:
+    fetcher: Any = Moving(branches)
+    totals = TotalDifficulties(fetcher, RecentBlocks([], window=10), sum_blocks=HEAD)
+    if branches == (0, 0):
+        assert asyncio.run(totals.of(of_branch(HEAD, 0))) == 5 * (HEAD + 1)
+        return
     with pytest.raises(ChainMovedError, match="during the sum of its difficulties"):
-        summed(chain, moves)
-    assert turns == [1, 0]
-    assert chain.hash_at(HEAD) == named(HEAD, 0), "it has come back"
-
-
-def test_chain_that_has_forked_when_the_last_headers_are_read_is_not_added_up() -> None:
-    chain = two_branches()
-    with pytest.raises(ChainMovedError, match="during the sum of its difficulties"):
-        summed(chain, lambda height: chain.set_head(named(HEAD, 1)) if height == hex(0) else None)
+        asyncio.run(totals.of(of_branch(HEAD, 0)))

@@ -16,12 +16,41 @@ from cardinal.protocols.streams import Payload
 from cardinal.server.produce import ProduceService
 from cardinal.server.produce.retry_queue import RetryQueue
 from cardinal.testing.memory import MemoryBroker
+from looping import on_loop
 
 BLOCKS = 200
+PAYLOADS = [Payload(number, bytes([number]) * 32, bytes(32), 1) for number in (1, 2)]
 
 
 async def never(error: CardinalError) -> None:
     raise AssertionError(error)
+
+
+class Submitted:
+    """A retry queue, what of it was submitted, and what it reported."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[None]] = []
+        self.sealed: list[Payload] = []
+        self.failed: list[Payload] = []
+        self.queue = RetryQueue(
+            self._submit,
+            renew=never,
+            sealed=lambda payload, _: self.sealed.append(payload),
+            failed=lambda payload, _: self.failed.append(payload),
+        )
+
+    def _submit(self, _: object) -> Future[None]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+    async def drain(self) -> None:
+        retrying = asyncio.create_task(self.queue.retry())
+        try:
+            async with asyncio.timeout(20):
+                await self.queue.drain(retrying)
+        finally:
+            retrying.cancel()
 
 
 def test_blocks_that_failed_together_go_again_together() -> None:
@@ -46,121 +75,66 @@ def test_blocks_that_failed_together_go_again_together() -> None:
     asyncio.run(outage())
 
 
-def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_over_once() -> None:
-    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
-
-    async def twice() -> None:
-        handed: list[Future[None]] = []
-        told: list[bytes] = []
-
-        def hand_over(_: object) -> Future[None]:
-            handed.append(Future())
-            return handed[-1]
-
-        queue = RetryQueue(
-            hand_over, renew=never, sealed=lambda *_: None, failed=lambda block, _: told.append(block.hash)
-        )
-        await queue.add(payload)
-        handed[0].set_exception(DeliveryError("not acknowledged", block_hash=payload.hash))
-        await asyncio.sleep(0)  # the loop hears of it
-        await queue.add(payload)
-        retrying = asyncio.create_task(queue.retry())
-        draining = asyncio.create_task(queue.drain(retrying))
-        async with asyncio.timeout(20):
-            while queue._failed.qsize():  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-            await asyncio.wait([retrying], timeout=1.0)  # it waits a moment before it sends
-            handed[1].set_result(None)
-            await draining
-        retrying.cancel()
-        assert len(handed) == 2
-        assert not told
-        assert queue.unsealed == ()
-
-    asyncio.run(twice())
+@on_loop
+async def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_over_once() -> None:
+    submitted = Submitted()
+    await submitted.queue.add(PAYLOADS[0])
+    submitted.futures[0].set_exception(DeliveryError("not acknowledged", block_hash=PAYLOADS[0].hash))
+    await asyncio.sleep(0)  # the loop hears of it
+    await submitted.queue.add(PAYLOADS[0])
+    asyncio.get_running_loop().call_later(1.0, submitted.futures[1].set_result, None)  # after the retry's pause
+    await submitted.drain()
+    assert (len(submitted.futures), submitted.failed, submitted.sealed) == (2, [], [PAYLOADS[0]])
 
 
-def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken() -> None:
-    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
+@on_loop
+async def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken() -> None:
+    room = threading.Event()
 
-    async def ended() -> None:
-        room = threading.Event()
+    def hand_over(_: object) -> Future[None]:
+        assert room.wait(20)
+        return Future()
 
-        def hand_over(_: object) -> Future[None]:
-            assert room.wait(20)
-            return Future()
-
-        queue = RetryQueue(hand_over, renew=never, sealed=lambda *_: None)
-        adding = asyncio.create_task(queue.add(payload))
-        await asyncio.sleep(0.01)
-        adding.cancel()
-        await asyncio.wait([adding])
-        room.set()
-        assert queue.unsealed == ()
-
-    asyncio.run(ended())
+    queue = RetryQueue(hand_over, renew=never, sealed=lambda *_: None)
+    adding = asyncio.create_task(queue.add(PAYLOADS[0]))
+    await asyncio.sleep(0.01)
+    adding.cancel()
+    await asyncio.wait([adding])
+    room.set()
+    assert queue.unsealed == ()
 
 
-def test_a_step_whose_blocks_left_the_chain_is_forgotten_and_not_counted() -> None:
-    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
-
-    async def orphaned() -> None:
-        future: Future[None] = Future()
-        sealed: list[Payload] = []
-        queue = RetryQueue(lambda _: future, renew=never, sealed=lambda block, _: sealed.append(block))
-        await queue.add(payload)
-        future.set_exception(OrphanedError("left", number=1, block_hash=payload.hash))
-        async with asyncio.timeout(20):
-            await queue.drain(retrying := asyncio.create_task(queue.retry()))
-        retrying.cancel()
-        assert not sealed
-        assert queue.retries == 0
-
-    asyncio.run(orphaned())
+@on_loop
+async def test_a_step_whose_blocks_left_the_chain_is_forgotten_and_not_counted() -> None:
+    submitted = Submitted()
+    await submitted.queue.add(PAYLOADS[0])
+    submitted.futures[0].set_exception(OrphanedError("left", number=1, block_hash=PAYLOADS[0].hash))
+    await submitted.drain()
+    assert (submitted.sealed, submitted.queue.retries) == ([], 0)
 
 
-def test_steps_that_are_cleared_fail_without_consequence() -> None:
-    payloads = [Payload(number, bytes([number]) * 32, bytes(32), 1) for number in (1, 2)]
-
-    async def cleared() -> None:
-        futures: list[Future[None]] = []
-
-        def submit(_: object) -> Future[None]:
-            futures.append(Future())
-            return futures[-1]
-
-        queue = RetryQueue(submit, renew=never, sealed=lambda *_: None)
-        for payload in payloads:
-            await queue.add(payload)
-        behind = NodeBehindError("a node needs block 0", number=0)
-        futures[0].set_exception(behind)
-        with pytest.raises(NodeBehindError):
-            async with asyncio.timeout(20):
-                await queue.retry()
-        queue.clear()
-        futures[1].set_exception(behind)
-        await queue.add(payloads[0])
-        futures[2].set_result(None)
-        async with asyncio.timeout(20):
-            await queue.drain(retrying := asyncio.create_task(queue.retry()))
-        retrying.cancel()
-        assert queue.unsealed == ()
-
-    asyncio.run(cleared())
+@on_loop
+async def test_steps_that_are_cleared_fail_without_consequence() -> None:
+    submitted = Submitted()
+    for payload in PAYLOADS:
+        await submitted.queue.add(payload)
+    behind = NodeBehindError("a node needs block 0", number=0)
+    submitted.futures[0].set_exception(behind)
+    with pytest.raises(NodeBehindError):
+        await submitted.drain()
+    submitted.queue.clear()
+    submitted.futures[1].set_exception(behind)
+    await submitted.queue.add(PAYLOADS[0])
+    submitted.futures[2].set_result(None)
+    await submitted.drain()
+    assert submitted.queue.unsealed == ()
 
 
-def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
-    payload = Payload(1, bytes([1]) * 32, bytes(32), 1)
-
-    async def fault() -> None:
-        future: Future[None] = Future()
-        queue = RetryQueue(lambda _: future, renew=never, sealed=lambda *_: None)
-        await queue.add(payload)
-        retrying = asyncio.create_task(queue.retry())
-        future.set_exception(RuntimeError("a fault"))
-        with pytest.raises(RuntimeError, match="a fault"):
-            async with asyncio.timeout(20):
-                await queue.drain(retrying)
-        assert queue.unsealed == (payload,)
-
-    asyncio.run(fault())
+@on_loop
+async def test_a_fault_of_our_own_ends_the_service_and_is_not_waited_for() -> None:
+    submitted = Submitted()
+    await submitted.queue.add(PAYLOADS[0])
+    submitted.futures[0].set_exception(RuntimeError("a fault"))
+    with pytest.raises(RuntimeError, match="a fault"):
+        await submitted.drain()
+    assert submitted.queue.unsealed == (PAYLOADS[0],)

@@ -20,9 +20,10 @@ from cardinal.server.produce.conditions import Condition, Conditions
 from cardinal.server.produce.stream_check import StreamCheck
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.memory import enter
+from ingesting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from cardinal.protocols.streams import BlockRef, Payload
     from cardinal.server.produce import Start
@@ -92,12 +93,6 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 def lines(log: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [record.getMessage() for record in log.records if part in record.getMessage()]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not holds():  # noqa: ASYNC110 - what is waited for happens in other threads
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
