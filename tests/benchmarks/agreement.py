@@ -1,6 +1,6 @@
 """The agreement alone: three members in one process, every message encoded and decoded, real signatures, no disk.
 
-python tests/benchmarks/agreement.py [--quick]
+Part of ``tests/benchmarks/cluster.py``.
 
 Every batch takes its whole course: three members admit its blocks, agree, read the claim, and read the marker of its
 promotion. What the three do is done on one core, one after the other.
@@ -8,10 +8,7 @@ promotion. What the three do is done on one core, one after the other.
 
 from __future__ import annotations
 
-import argparse
-import cProfile
 import os
-import pstats
 import statistics
 import time
 from collections import Counter, deque
@@ -20,7 +17,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 
-from consuming import say
+from report import say
 
 from cardinal.protocols.replication import (
     KINDS,
@@ -140,7 +137,7 @@ def rate(members: int, size: int, count: int) -> tuple[float, Counter[str]]:
     return count / (time.process_time() - began), cluster.calls
 
 
-def of_agreement(*, quick: bool) -> None:
+def of_agreement(_broker: object, *, quick: bool) -> None:
     """Blocks a second, of one core that does what all members do."""
     say("agreement alone, all members on one core, blocks a second of processor time")
     for members in (1, 3, 5):
@@ -155,23 +152,3 @@ def of_agreement(*, quick: bool) -> None:
             median = statistics.median(rates)
             share = f"{median / GOAL:5.0%} of the goal" if (members, size) == (3, 100) else ""
             say(f"  n = {members}, batches of {size:>3}: {median:>9,.0f} blocks/s   {signed}   {share}")
-
-
-def profile() -> None:
-    """Where the time goes with three members and batches of 100."""
-    blocks, cluster, profiler = chain(10_000), Members(3), cProfile.Profile()
-    with profiler:
-        for at in range(0, len(blocks), 100):
-            cluster.agree(blocks[at : at + 100])
-    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work or less: whether it works")
-    parser.add_argument("--profile", action="store_true", help="where the time goes, instead")
-    given = parser.parse_args()
-    if given.profile:
-        profile()
-    else:
-        of_agreement(quick=given.quick)

@@ -9,7 +9,6 @@ share one machine and one disk here: what three of them write, one disk syncs th
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import re
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from agreement import of_agreement
-from consuming import say
+from report import cpu_seconds, print_rates, print_times, run_parts, say
 
 from cardinal.apps import get
 from cardinal.embedded import EmbeddedKafka, free_port
@@ -40,8 +39,6 @@ from pushing import (
     add_paced,
     block,
     connected,
-    cpu_seconds,
-    print_line,
     push_all,
     push_paced,
     requests,
@@ -164,10 +161,7 @@ def of_throughput(broker: EmbeddedKafka, *, quick: bool) -> None:
             legs.setdefault(f"{name}, to ChainUpdates", []).append(megabytes / seconds)
             legs.setdefault(f"{name}, acknowledgements", []).append(acknowledged)
     say(f"{count} blocks of {ITEMS} items of {ITEM_BYTES} B, median of {runs} runs")
-    for name, found in legs.items():
-        ratio = statistics.median(one / beside for one, beside in zip(found, direct, strict=True))
-        median = statistics.median(found)
-        say(f"  {name:28} {median:7.1f} MB/s {ratio:>7.0%} of direct   ({min(found):.1f} to {max(found):.1f})")
+    print_rates(legs, "direct, to ChainUpdates", "direct")
     for name, spent in cpu.items():
         say(f"  processor time of all members, {name}: {statistics.median(spent):.1f} ms/MB")
 
@@ -185,7 +179,7 @@ def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
         last = warming + count
         parts = [block(at, ITEMS, ITEM_BYTES) for at in range(1, last + 1)]
         say(f"blocks of {ITEMS} items of {ITEM_BYTES} B, {rate} a second, {count} of them, milliseconds")
-        print_line("direct, transactional: add to ChainUpdate", add_paced(broker, parts, rate)[warming:])
+        print_times("direct, transactional: add to ChainUpdate", add_paced(broker, parts, rate)[warming:])
         for members in ("a", "abc"):
             with serving(broker, members) as cluster:
                 node = cluster.nodes[members[-1]]
@@ -194,7 +188,7 @@ def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
                 reading.wait()
             for name, at in (("acknowledgement", pushed.acknowledged), ("ChainUpdate", reading.delivered)):
                 seconds = [at[number] - pushed.sent[number] for number in range(warming + 1, last + 1)]
-                print_line(f"n = {len(members)}, last item to {name}", seconds)
+                print_times(f"n = {len(members)}, last item to {name}", seconds)
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -252,29 +246,12 @@ async def _kill(cluster: Cluster, role: str, promoter: str, publisher: Publisher
 
 
 PARTS: Final[dict[str, Callable[..., None]]] = {
+    "agreement": of_agreement,
     "throughput": of_throughput,
     "latency": of_latency,
     "deaths": of_deaths,
 }
 
 
-def main() -> None:
-    """Print the parts that were requested, with a broker where one needs it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work or less: whether it works")
-    parser.add_argument("parts", nargs="*", help="which tables; default: all")
-    given = parser.parse_args()
-    if unknown := set(given.parts) - {"agreement", *PARTS}:
-        parser.error(f"there is no part {unknown.pop()}, only agreement, {', '.join(PARTS)}")
-    wanted = given.parts or ["agreement", *PARTS]
-    if "agreement" in wanted:
-        of_agreement(quick=given.quick)
-    if any(name in PARTS for name in wanted):
-        with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "data") as broker:
-            for name, part in PARTS.items():
-                if name in wanted:
-                    part(broker, quick=given.quick)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS)

@@ -1,6 +1,6 @@
 """Kafka to ChainUpdate beside raw consumption, and how long a block takes from ``add`` to its update.
 
-python tests/benchmarks/consuming.py [--quick]
+Part of ``tests/benchmarks/kafka.py``.
 
 Every figure of a table is from the same run on the same broker; ratios carry over to other machines, rates do not.
 Reading is by processor time as well as by the clock, because another core fetches while this one assembles.
@@ -8,12 +8,9 @@ Reading is by processor time as well as by the clock, because another core fetch
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
 import statistics
-import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -21,11 +18,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 
 from confluent_kafka import Consumer as Client
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka import TopicPartition
+from report import resident, say
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
@@ -256,30 +253,3 @@ def memory(broker: EmbeddedKafka, messages: int) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     say(f"resident memory while {messages:,} messages are caught up with (peak of the process {peak} MB)")
     say("  " + "   ".join(f"{done / 1000:,.0f}k: {size} MB" for done, size in found))
-
-
-def resident() -> int:
-    """MB that this process has in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-
-
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one run")
-    quick = parser.parse_args().quick
-    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "data") as broker:
-        for size, blocks in ((300, 500), (3_000, 100)):
-            throughput(broker, 1 if quick else 5, blocks // (10 if quick else 1), size)
-        say(f"head latency, one process, blocks of {HEAD} messages of 300 B")
-        for rate in (1_000, 10):
-            latency(broker, rate, 3 if quick else 20)
-        memory(broker, 100_000 if quick else 1_000_000)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ process fetches.
 from __future__ import annotations
 
 import asyncio
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,11 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from operator import truediv
 from pathlib import Path
 from typing import Final
 
-from consuming import say
+from report import print_rates, say
 
 from cardinal.apps import get
 from cardinal.apps.body import frame
@@ -241,10 +239,7 @@ def of_diffusion(_broker: object, *, quick: bool) -> None:
                     seconds = asyncio.run(fetch(port, Path(folder) / f"{run}-fetched", count))  # type: ignore[arg-type]
                 found[name].append(megabytes / seconds)
     say(f"{count:,} bodies of 300 kB between two processes, median of {runs} runs")
-    for name, rates in found.items():
-        rate = statistics.median(rates)
-        ratio = statistics.median(map(truediv, rates, found["raw asyncio copy"]))
-        say(f"  {name:28} {rate:7.1f} MB/s {ratio:>7.0%} of raw   ({min(rates):.1f} to {max(rates):.1f})")
+    print_rates(found, "raw asyncio copy", "raw")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ import consuming
 import producing
 from confluent_kafka import Consumer as Client
 from confluent_kafka import TopicPartition
-from consuming import say
+from report import say
 
 from cardinal.apps import Application
 from cardinal.producer import Producer

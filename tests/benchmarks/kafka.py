@@ -8,14 +8,12 @@ ratios mean something also while others work on the machine.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import consuming
 import producing
+from report import run_parts, say
 
 from cardinal.embedded import EmbeddedKafka
 
@@ -44,7 +42,7 @@ def of_consumer(broker: EmbeddedKafka, *, quick: bool) -> None:
 
 def of_latency(broker: EmbeddedKafka, *, quick: bool) -> None:
     """Both of them: ``add`` to chain update at the head."""
-    consuming.say(f"head latency, one process, blocks of {consuming.HEAD} messages of 300 B")
+    say(f"head latency, one process, blocks of {consuming.HEAD} messages of 300 B")
     for rate in (1_000, 10):  # the faster one first: a broker that was just started is slow
         consuming.latency(broker, rate, 1 if quick else 20)
 
@@ -65,21 +63,5 @@ PARTS: Final[dict[str, Callable[..., None]]] = {
 }
 
 
-def main() -> None:
-    """Start a broker and print the parts that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="a twentieth of the work or less, one run: whether it works"
-    )
-    parser.add_argument("parts", nargs="*", help="which tables; default: all")
-    given = parser.parse_args()
-    if unknown := set(given.parts) - PARTS.keys():
-        parser.error(f"there is no part {unknown.pop()}, only {', '.join(PARTS)}")
-    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "data") as broker:
-        for name, part in PARTS.items():
-            if not given.parts or name in given.parts:
-                part(broker, quick=given.quick)
-
-
 if __name__ == "__main__":
-    main()
+    run_parts(__doc__, PARTS)

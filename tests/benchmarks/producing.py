@@ -25,7 +25,7 @@ from functools import partial
 from itertools import islice
 
 from confluent_kafka import Producer as RawProducer
-from consuming import resident, say
+from report import resident, say
 
 from cardinal.apps import Application
 from cardinal.embedded import EmbeddedKafka

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import statistics
 import subprocess
 import sys
 import threading
@@ -13,11 +11,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import grpc.aio
-from consuming import say
 
 from cardinal.apps import Application, get, items
 from cardinal.apps.body.body_pb2 import Header, Item, Proof
@@ -262,18 +258,3 @@ def add_paced(broker: EmbeddedKafka, parts: Sequence[tuple[bytes, ...]], rate: f
             producer.add(items.payload(items.Block(number, one)))
         reading.wait()
     return [reading.delivered[number] - at for number, at in enumerate(added, 1)]
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
-def print_line(name: str, seconds: Sequence[float]) -> None:
-    ordered = sorted(seconds)
-    p50, p99 = statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
-    say(f"  {name:44} p50 {p50 * 1e3:7.1f}   p99 {p99 * 1e3:7.1f}")
-
-
-def cpu_seconds(pid: int) -> float:
-    """Seconds of CPU that a process has had."""
-    spent = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,6 +1,6 @@
 """Cost of Spark: rows of `payload` compared with raw confluent-kafka, and blocks into the lake.
 
-python tests/benchmarks/spark.py [--quick] [throughput] [limits] [latency]
+python tests/benchmarks/spark.py [--quick] [throughput] [latency]
 
 Processor time is that of this process and all that it started, Java and Python workers included. Ratios of one run
 carry over to other machines, rates do not.
@@ -33,7 +33,6 @@ from cardinal.consumer import Consumer
 from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
-from cardinal.transports import open_source
 from cardinal_connectors.dev import DevChain, DevSettings
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.state import find_state
@@ -173,20 +172,6 @@ def alone(url: str, chain_id: int, table: str) -> tuple[Cost, Cost]:
     return planning, reading
 
 
-def batches_part(url: str, chain_id: int) -> float:
-    """The part of the stream's bytes that is Batches with their headers."""
-    app = apps.get("evm", chain_id=chain_id)
-    size = {True: 0, False: 0}
-    source = open_source(url, app)
-    source.assign({where: low for where, (low, _) in source.watermarks().items()})
-    while records := source.poll(10_000, 1.0):
-        for record in records:
-            headers = sum(len(name) + len(value) for name, value in record.headers)
-            size[record.topic == app.default_topic] += len(record.key) + len(record.value) + headers
-    source.close()
-    return size[True] / sum(size.values())
-
-
 def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
     url = f"kafka://{broker.bootstrap}"
     say("payload to noop", "messages", "msg/s", "msg/cpu s", "of raw, cpu", "batches")
@@ -211,23 +196,6 @@ def throughput(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> No
         for name, (cost, batches) in costs.items():
             rates = f"{messages / cost.wall:,.0f}", f"{messages / cost.cpu:,.0f}"
             say(name, f"{messages:,}", *rates, f"{100 * floor / cost.cpu:.0f} %", batches or "")
-        say("the driver reads, of all bytes", f"{100 * batches_part(url, chain_id):.1f} %")
-
-
-# --- limits ----------------------------------------------------------------------------------------------------
-
-
-def limits(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
-    """A backlog in one batch, and in batches of 300 blocks."""
-    url, chain_id, blocks = f"kafka://{broker.bootstrap}", next(CHAIN_IDS), 60 if quick else 3_000
-    publish(url, chain_id, blocks, 300)
-    stream(spark, url, chain_id, "payload")
-    say("a backlog, limited", "blocks", "batches", "cpu s", "of unlimited")
-    most = {"maxBlocksPerTrigger": "20000", "maxBytesPerTrigger": str(4 << 30)}
-    whole, batches = stream(spark, url, chain_id, "payload", **most)
-    say("one batch", f"{blocks:,}", batches, f"{whole.cpu:.1f}", "")
-    part, batches = stream(spark, url, chain_id, "payload", maxBlocksPerTrigger="300")
-    say("300 blocks a batch", f"{blocks:,}", batches, f"{part.cpu:.1f}", f"{part.cpu / whole.cpu:.2f}")
 
 
 # --- latency ---------------------------------------------------------------------------------------------------
@@ -280,7 +248,7 @@ def latency(spark: SparkSession, broker: EmbeddedKafka, *, quick: bool) -> None:
         say(f"  {name}, ms", f"{statistics.median(found):.0f}" if found else "")
 
 
-PARTS: Final[dict[str, Callable[..., None]]] = {"throughput": throughput, "limits": limits, "latency": latency}
+PARTS: Final[dict[str, Callable[..., None]]] = {"throughput": throughput, "latency": latency}
 
 
 def main() -> None:

@@ -12,28 +12,23 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import random
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-
-from fastavro import parse_schema, schemaless_reader
 
 from cardinal.protocols.streams import BlockRef, Completed, Follower, FollowerSettings, Orderer, Reassembler, Record
 from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.types import NO_ID
 from cardinal.protocols.streams.wire.avro import Entry, write_batch
 
-SCHEMAS: Final = Path(__file__).parents[2] / "schemas"
 TOPIC: Final = "chain"
 PARTITIONS: Final = 4
 STEP: Final = 2_000
@@ -192,12 +187,6 @@ def reassemble(records: Sequence[Record], blocks: int, contents: Contents = Cont
     assert added == blocks, (added, blocks)
 
 
-def fastavro(batches: Sequence[bytes], schema: Mapping[str, Any]) -> None:
-    """Only what fastavro would have to read of these blocks: their Batches."""
-    for batch in batches:
-        schemaless_reader(BytesIO(batch), schema, None)
-
-
 def throughput(blocks: int, rounds: int) -> float:
     """Messages of one chain, seen in many ways; returns the seconds that a message costs from records."""
     maker = Maker(800)
@@ -212,11 +201,8 @@ def throughput(blocks: int, rounds: int) -> float:
         [Record(*row) for row in some] for some in (rows, twice, behind, first, turns)
     )
     digests = digested(records)
-    schema = parse_schema(json.loads((SCHEMAS / "batch.avsc").read_text()))
-    batches = [block[-1][4] for block in by_block]
     cases: dict[str, tuple[int, Drive]] = {
         "floor: touch every record": (len(records), lambda: floor(records)),
-        "fastavro's share: its reading of the Batches": (len(records), lambda: fastavro(batches, schema)),
         "build the records": (len(rows), lambda: build(rows)),
         "records -> complete blocks -> chain": (len(records), lambda: reassemble(records, blocks)),
         "records -> chain updates with cursors": (len(records), lambda: follow(records, blocks)),

@@ -31,8 +31,6 @@ INGEST = [
     *(rf"  last item to {what} +p50 +[\d.]+ +p99 +[\d.]+" for what in ("acknowledgement", "ChainUpdate")),
     r"  direct, transactional: add to ChainUpdate +p50 +[\d.]+",
     r"  ingest, to ChainUpdates +[\d.]+ MB/s +\d+% of direct",
-    *(rf" +{size} B: +[\d.]+ us an item in read_set" for size in (100, 1000, 10000)),
-    r"resident memory of the node over [\d,]+ blocks",
     *(rf"  diffusion, {legs} +[\d.]+ MB/s +\d+% of raw" for legs in ("memory to memory", "disk to disk")),
 ]
 CLUSTER = [
