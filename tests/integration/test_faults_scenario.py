@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import sqlite3
@@ -11,19 +10,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from faults import injections, store
-from faults.environments import ClusterEnvironment, Environment, FileEnvironment, TransactionEnvironment
+from faults import injections
+from faults.environments import ClusterEnvironment, Environment, FileEnvironment
 from faults.process import ScenarioError, Worker, variables
 from faults.scenario import Scenario
 from faults.work import Task
 
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import Partition
-from cardinal.transports import parse_url
 
 TIMES = 4
 
@@ -52,14 +49,6 @@ class SlowBroker:
         return self.scenario.acknowledged >= len(may) or not self.scenario.producer.running
 
 
-class SlowToDie(SlowBroker):
-    """When it is gone, everything is published that there was leave for."""
-
-    def kill(self) -> None:
-        self.scenario.until(self._nothing_more, "without anything to publish")
-        super().kill()
-
-
 class FileCluster(ClusterEnvironment):
     def leader(self, topic: str) -> int:
         return len([topic])
@@ -78,23 +67,6 @@ class Untouched(FileEnvironment):
 
     def trim(self, floors: Mapping[Partition, int]) -> None:
         self.trimmed.append(dict(floors))
-
-
-class Sabotage(FileEnvironment):
-    """Who begins anew has delivered the last block and nothing else."""
-
-    def __init__(self, folder: Path, scenario: Scenario) -> None:
-        super().__init__(folder)
-        self.task = scenario.task.anew()
-
-    def trim(self, floors: Mapping[Partition, int]) -> None:
-        del floors
-        Worker("follow", self.task).start().end()
-        last = store.deliveries(self.task.database)[-1].added[-1]
-        with sqlite3.connect(self.task.database) as database:
-            database.execute("delete from updates")
-            added = json.dumps([[last.number, last.hash.hex(), last.digest.hex()]])
-            database.execute("insert into updates (seq, first_seq, removed, added) values (1, 1, '[]', ?)", (added,))
 
 
 @pytest.fixture
@@ -125,14 +97,6 @@ def test_whoever_is_met_by_a_fault_has_still_work_to_do_however_long_it_takes(
     assert scenario.acknowledged == scenario.mined
 
 
-@pytest.mark.slow
-def test_a_leader_is_lost_after_everything_allowed_was_published(scenario: Scenario, tmp_path: Path) -> None:
-    environment = FileCluster(tmp_path)
-    environment.cluster = cast("Any", SlowToDie(scenario))
-    assert injections.lose_leader(environment, scenario, TIMES) == []
-    assert scenario.injected == TIMES
-
-
 def test_a_fault_that_meets_nobody_does_not_count(scenario: Scenario) -> None:
     scenario.give_leave(0.5)
     with scenario.injecting():
@@ -156,12 +120,6 @@ def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(scena
     assert len(starts) == TIMES + 1
 
 
-@pytest.mark.slow
-def test_who_begins_anew_has_to_begin_with_the_lowest_block_that_is_whole(scenario: Scenario, tmp_path: Path) -> None:
-    wrong = injections.trim_beyond(Sabotage(tmp_path, scenario), scenario, 1)
-    assert [line for line in wrong if line.startswith("chain: it begins with ") and line.endswith("not with number 0")]
-
-
 def test_what_is_whole_begins_above_the_highest_block_that_is_not(scenario: Scenario) -> None:
     payloads = {payload.hash: payload for payload in scenario.task.payloads}
     assert scenario.begin(payloads) == 0
@@ -170,14 +128,6 @@ def test_what_is_whole_begins_above_the_highest_block_that_is_not(scenario: Scen
         chain.append(payloads[chain[-1].parent])
     cut = {chain[5].hash, chain[30].hash}
     assert scenario.begin(payloads.keys() - cut) == chain[4].number
-
-
-def test_a_broker_is_away_for_longer_than_a_transaction_may_be_open(tmp_path: Path) -> None:
-    environment = TransactionEnvironment(tmp_path)
-    environment.broker = cast("Any", SimpleNamespace(bootstrap="127.0.0.1:9092"))
-    options = parse_url(environment.url).options
-    assert options["transactional"] == "update"
-    assert int(options["transaction.timeout.ms"]) < 1_000 * injections._AWAY
 
 
 def test_worker_that_is_not_done_in_time_is_ended(tmp_path: Path) -> None:
