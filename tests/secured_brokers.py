@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 from cardinal.embedded import EmbeddedKafka, Security, free_port
 from cardinal.testing.proxy import TcpProxy
 from certificates import Authority
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,10 +100,7 @@ class SecuredBroker:
         everything = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
-        deadline = time.monotonic() + DEADLINE
-        while not holds(set(admin.describe_acls(everything).result(DEADLINE))):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: holds(set(admin.describe_acls(everything).result(DEADLINE))))
 
 
 EVERYTHING = (

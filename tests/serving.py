@@ -18,9 +18,10 @@ from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve import ServeService, ServeSettings, ServeStatus
 from cardinal.testing import ChainGenerator, MemoryBroker
+from waiting import until  # noqa: F401 - the tests of servers import it from here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator
 
     from cardinal.apps import Application
     from cardinal.protocols.streams import Record
@@ -77,14 +78,6 @@ def serving(url: str, app: Topics, **settings: Any) -> Iterator[Served]:  # noqa
         loop.call_soon_threadsafe(loop.stop)
         thread.join(DEADLINE)
         loop.close()
-
-
-def until(condition: Callable[[], object], within: float = DEADLINE) -> None:
-    """Wait for something that other threads do."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 def from_start(source: Source) -> Source:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from cardinal.embedded.pidfile import find_broker
 from cardinal.errors import EmbeddedBrokerError
 from cardinal.testing.shared_broker import shared_broker
+from waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -38,10 +38,7 @@ def bootstrap(process: subprocess.Popen[str]) -> str:
 
 
 def until_ended(folder: Path) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while find_broker(folder / "data") is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: find_broker(folder / "data") is None, DEADLINE)
 
 
 def test_users_share_a_broker_that_ends_with_the_last_of_them_also_when_they_are_killed(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 
@@ -17,6 +17,7 @@ from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition
 from cardinal.transports import open_source
+from waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -66,19 +67,12 @@ def _without_pause(url: str, app: Application, names: str) -> Iterator[list[Futu
         try:
             for worker in workers:
                 worker.start()
-            _until(lambda: len(begun) > 10)
+            until(lambda: len(begun) > 10)
             yield begun
         finally:
             stop.set()
             for worker in workers:
                 worker.join(DEADLINE)
-
-
-def _until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def _written(producer: Producer) -> Mapping[Partition, int]:
@@ -144,7 +138,7 @@ def test_who_is_next_takes_over_from_those_who_only_ping_and_never_rest(
         _standby(url, app, "b", ping_seconds=0.001) as second,
         _standby(url, app, "c") as third,
     ):
-        _until(lambda: third.producer_count is not None and third.producer_count.rank == 2)
+        until(lambda: third.producer_count is not None and third.producer_count.rank == 2)
         for other in (first, second):
             _slow(other, monkeypatch)
         for first_number in (1, 5, 9):

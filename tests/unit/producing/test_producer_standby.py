@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -20,6 +20,7 @@ from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
+from waiting import until
 
 DEADLINE = 10.0
 LONG = 60.0
@@ -44,13 +45,6 @@ def broker() -> Iterator[MemoryBroker]:
 
 def standby(broker: MemoryBroker, name: str, step: float = LONG, **settings: float) -> Producer:
     return Producer(broker.url, Stream(), producer_id=name, redundancy="standby", standby_step=step, **settings)  # type: ignore[arg-type] # tests name them
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def knows(producer: Producer, *names: str) -> None:

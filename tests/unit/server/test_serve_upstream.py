@@ -12,9 +12,10 @@ from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolErr
 from cardinal.server.serve.upstream import POLL_BYTES, Upstream
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
+from waiting import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from cardinal.protocols.streams.types import Record
 
@@ -56,7 +57,7 @@ def test_whatever_ends_the_reading_is_the_upstreams_error(
         upstream = Upstream(TOPICS, lambda _: Failing(broker, error), ring_bytes=1)
         await upstream.open()
         try:
-            await _until(lambda: upstream.error is not None)
+            await until_async(lambda: upstream.error is not None)
         finally:
             await asyncio.wrap_future(upstream.close())
         return upstream
@@ -64,12 +65,6 @@ def test_whatever_ends_the_reading_is_the_upstreams_error(
     upstream = asyncio.run(run())
     assert isinstance(upstream.error, mapped)
     assert upstream.waits_for == str(upstream.error)
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - it has no event to wait for
-            await asyncio.sleep(0.005)
 
 
 class Weighing(MemorySource):
@@ -105,7 +100,7 @@ def test_a_poll_is_bounded_by_the_size_of_records_from_the_first_one_on(
         upstream = Upstream(TOPICS, make, ring_bytes=1, from_start=True)
         await upstream.open()
         try:
-            await _until(lambda: upstream.records >= count)
+            await until_async(lambda: upstream.records >= count)
         finally:
             await asyncio.wrap_future(upstream.close())
         return made

@@ -13,6 +13,7 @@ import pytest
 
 from cardinal.errors import ConfigurationError, UnreachableError
 from cardinal.testing.proxy import Link, TcpProxy
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,15 +84,6 @@ def exactly(peer: socket.socket, size: int) -> bytes:
     return data
 
 
-def within(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
 def seconds(do: Callable[[], object]) -> float:
     begun = time.monotonic()
     do()
@@ -116,7 +108,7 @@ def test_bytes_pass_unchanged_both_ways_and_an_end_is_passed_on(proxy: TcpProxy)
         assert exactly(peer, len(sent)) == sent
         assert peer.recv(1) == b"", "the server ended its side after ours"
         writing.join(DEADLINE)
-    assert within(lambda: proxy.stats.open == 0)
+    until(lambda: proxy.stats.open == 0)
     assert proxy.stats == (1, 0, 0, 0, len(sent), len(sent))
 
 
@@ -127,7 +119,7 @@ def test_latency_is_added_to_each_direction_and_ends_when_healed(proxy: TcpProxy
         assert seconds(lambda: round_trip(peer, b"slow")) >= 0.2
         proxy.impair(Link(latency=3600.0))
         peer.sendall(b"held")
-        assert within(lambda: proxy.stats.up == 8)
+        until(lambda: proxy.stats.up == 8)
         proxy.heal()
         assert exactly(peer, 4) == b"held"
 
@@ -167,7 +159,7 @@ def test_one_direction_may_be_a_blackhole(proxy: TcpProxy) -> None:
     with connect(proxy) as peer:
         proxy.impair(Link(), Link(blackhole=True))
         peer.sendall(b"heard")
-        assert within(lambda: proxy.stats.up == 5)
+        until(lambda: proxy.stats.up == 5)
         assert proxy.stats.down == 0
         proxy.heal()
         assert exactly(peer, 5) == b"heard"
@@ -181,7 +173,7 @@ def test_a_connection_is_cut_after_so_many_bytes(proxy: TcpProxy, size: int) -> 
         with pytest.raises(ConnectionResetError):
             exactly(peer, size + 1)
     assert proxy.stats.down == size
-    assert within(lambda: proxy.stats.cut == 1)
+    until(lambda: proxy.stats.cut == 1)
     proxy.heal()
     with connect(proxy) as peer:
         round_trip(peer, b"again")
@@ -196,7 +188,7 @@ def test_reset_ends_what_is_open_and_takes_what_comes(proxy: TcpProxy) -> None:
         with pytest.raises(ConnectionResetError):
             exactly(peer, 1)
         peer.close()
-    assert within(lambda: proxy.stats.open == 0)
+    until(lambda: proxy.stats.open == 0)
     assert proxy.reset() == 0
     with connect(proxy) as peer:
         round_trip(peer, b"again")
@@ -207,7 +199,7 @@ def test_reset_ends_what_a_blackhole_holds(proxy: TcpProxy) -> None:
     proxy.impair(Link(blackhole=True))
     with connect(proxy) as peer:
         peer.sendall(b"lost")
-        assert within(lambda: proxy.stats.open == 1)
+        until(lambda: proxy.stats.open == 1)
         proxy.reset()
         with pytest.raises(ConnectionResetError):
             peer.recv(1)
