@@ -11,12 +11,9 @@ import importlib
 import socket
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from cardinal.errors import ConfigurationError, EmbeddedBrokerError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 IMAGE: Final = "confluentinc/cp-kafka:8.0.0"
 _PORT: Final = 9093
@@ -129,10 +126,7 @@ class ContainerKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _wait(self) -> None:

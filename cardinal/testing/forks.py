@@ -266,12 +266,12 @@ class _Planner:
         before = 0 if parent is None else parent.weight
         self._siblings[number] = self._siblings.get(number, 0) + 1
         self._highest = max(self._highest, number)
-        name = f"{number}{_letters(self._siblings[number])}"
+        name = f"{number}{letters(self._siblings[number])}"
         weight = before + difficulty if self._settings.difficulty else number
         return PlannedBlock(name, number, "" if parent is None else parent.name, difficulty, weight)
 
 
-def _letters(count: int) -> str:
+def letters(count: int) -> str:
     """Column name of a number: a for 1, z for 26, aa for 27."""
     text = ""
     while count:

@@ -26,7 +26,6 @@ from cardinal.transports.partitioner import fnv1a_partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from cardinal.testing._memory_sink import Waiting
     from cardinal.transports.registry import Topics
@@ -88,9 +87,7 @@ class MemoryBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

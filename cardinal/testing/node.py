@@ -34,7 +34,6 @@ from ._jsonrpc import INVALID_PARAMS, NO_MARK, NO_METHOD, Json, Request, answer,
 from .node_chain import Listener, NodeChain, Tag
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["Demand", "Json", "JsonRpcNode", "Listener", "NodeChain", "NodeLimits", "Tag"]
@@ -186,9 +185,7 @@ class JsonRpcNode:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def _request(self, request: web.Request) -> web.StreamResponse:

@@ -31,7 +31,6 @@ from ._relay import CLEAR, Link, Links, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
 __all__ = ["CLEAR", "Link", "ProxyStats", "TcpProxy"]
 
@@ -131,10 +130,7 @@ class TcpProxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # --- on the loop -----------------------------------------------------------------------------------------

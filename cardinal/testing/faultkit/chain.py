@@ -18,6 +18,7 @@ from cardinal import apps
 from cardinal.errors import ConfigurationError
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams.payload import Payload
+from cardinal.testing.forks import letters
 from cardinal.testing.generator import ChainGenerator, as_received
 
 from .feed import Feed
@@ -32,7 +33,6 @@ APPS: Final = ("generated", "evm")
 _REORG_RATE: Final = 0.3
 _MAX_DEPTH: Final = 4
 _TRANSACTIONS: Final = 4
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Chain:
@@ -63,9 +63,8 @@ class Chain:
         self._names: dict[bytes, str] = {}
         siblings = Counter[int]()
         for payload in mined:
-            letter = _letters(siblings[payload.number])
             siblings[payload.number] += 1
-            name = f"{payload.number}{letter}"
+            name = f"{payload.number}{letters(siblings[payload.number])}"
             self.payloads[name] = payload
             self._names[payload.hash] = name
 
@@ -116,13 +115,3 @@ def _evm(seed: int, blocks: int) -> tuple[Application, list[Payload]]:
     chain_id, payloads = asyncio.run(mined())
     presets: dict[str, Any] = {"chain_id": chain_id}
     return apps.get("evm", **presets), payloads
-
-
-def _letters(index: int) -> str:
-    """A for 0, z for 25, aa for 26."""
-    text = ""
-    index += 1
-    while index:
-        index, digit = divmod(index - 1, len(_LETTERS))
-        text = _LETTERS[digit] + text
-    return text

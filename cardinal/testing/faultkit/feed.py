@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from cardinal.apps import Application
-    from cardinal.protocols.streams.payload import AnyPayload
 
 _SEALED = ((SEALED_HEADER, b"1"),)
 
@@ -85,14 +84,10 @@ class Feed:
         if not self._missing:
             return update
         removed, added = (
-            tuple(self._missing_payload(block) if block.hash in self._missing else block for block in side)
+            tuple(MissingPayload(block.number, block.hash) if block.hash in self._missing else block for block in side)
             for side in (update.removed, update.added)
         )
         return ChainUpdate(update.seq, removed, added, update.finality, lambda: update.cursor)
-
-    @staticmethod
-    def _missing_payload(block: AnyPayload) -> MissingPayload:
-        return MissingPayload(block.number, block.hash)
 
     def _append(self, message: Routed, *, sealed: bool = False) -> None:
         log = self._records[message.topic, 0]

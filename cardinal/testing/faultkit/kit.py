@@ -23,7 +23,6 @@ from .story import Failure, command, compose, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
     from cardinal.protocols.streams.events import ChainUpdate
 
@@ -127,7 +126,7 @@ class FaultKit:
         self.handler = handler if isinstance(handler, str) else _name(handler)
         self.counts = Counts()
         self._expected = lru_cache(256)(self._without_faults)
-        self._chain = lru_cache(4)(self._make_chain)
+        self._chain = lru_cache(4)(lambda seed: Chain(seed, self.settings.blocks, app=self.settings.app))
 
     def __enter__(self) -> Self:
         # In memory where possible: a kill loses no written file, and syncing to a disk is slow.
@@ -137,14 +136,11 @@ class FaultKit:
         try:
             self._workers.start()
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        del kind, error, trace
+    def __exit__(self, *_: object) -> None:
         self._workers.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -174,9 +170,6 @@ class FaultKit:
         run = self._empty(chain) or self._checked(parse(script, chain), chain)
         self._count(run)
         return None if run.reason is None else self._failure(chain, run)
-
-    def _make_chain(self, seed: int) -> Chain:
-        return Chain(seed, self.settings.blocks, app=self.settings.app)
 
     def _scripts(self, chain: Chain) -> Iterator[Script]:
         """A random script; the first one is preceded by the final chain alone."""

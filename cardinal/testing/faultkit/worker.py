@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
 
-    from cardinal.protocols.streams.events import ChainUpdate
-
     from . import Handler
 
 FAILED: Final = 3
@@ -128,7 +126,7 @@ class _Session:
         cursor = self._handler.cursor()
         text = None if cursor is None else str(cursor)
         feed.open(text)
-        self._reply(opened=self._head(feed))
+        self._reply(opened=None if feed.head is None else self._chain.name(feed.head))
         self._deliver(feed)
         for at, step in enumerate(script.steps[self._task["at"] :], self._task["at"] + 1):
             self._reply(step=at)
@@ -154,9 +152,6 @@ class _Session:
         if close is not None:
             close()
 
-    def _head(self, feed: Feed) -> str | None:
-        return None if feed.head is None else self._chain.name(feed.head)
-
     def _deliver(self, feed: Feed) -> None:
         for update in feed.updates():
             removed, added = (
@@ -165,14 +160,11 @@ class _Session:
             self._reply(removed=removed, added=added)
             if self._trace.kill_at == 0:
                 self._trace.kill(before=True)
-            self._handle(update)
+            with self._trace:
+                self._handler.handle(update)
             self._reply(lines=self._trace.count)
             if self._trace.kill_at is not None:
                 self._trace.kill(after=True)
-
-    def _handle(self, update: ChainUpdate) -> None:
-        with self._trace:
-            self._handler.handle(update)
 
 
 def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> int:
