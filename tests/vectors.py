@@ -111,6 +111,11 @@ def whitelist(case: Case) -> dict[int, bytes]:
     return {int(number): raw(block) for number, block in case["config"]["whitelist"].items()}
 
 
+def identity(case: Case) -> str:
+    name: str = case["name"]
+    return name
+
+
 def settings(case: Case) -> FollowerSettings:
     """What a follower needs to know of a case."""
     config = case["config"]
@@ -186,6 +191,19 @@ def stripped(step: Mapping[str, Any]) -> dict[str, Any]:
         for kind in ("batches", "updates")
         if step.get(kind)
     }
+
+
+def fold(updates: Iterable[ChainUpdate], chain: Iterable[bytes] = (), seq: int = 0) -> list[bytes]:
+    """The chain after these updates. Fails where one does not continue it exactly."""
+    blocks = list(chain)
+    for update in updates:
+        assert update.first_seq == seq + 1
+        for block in update.removed:
+            # Below its start a stream may remove blocks that an earlier one delivered.
+            assert not blocks or blocks.pop() == block.hash
+        blocks += [block.hash for block in update.added]
+        seq = update.seq
+    return blocks
 
 
 # --- consumers -----------------------------------------------------------------------------------------------

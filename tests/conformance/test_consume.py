@@ -26,6 +26,8 @@ from vectors import (
     Parts,
     Reader,
     Step,
+    fold,
+    identity,
     load,
     raw,
     records,
@@ -49,11 +51,6 @@ WHAT_IS_MISSING = {"Pending prefix": "missing_counts", "Pending batches": "missi
 
 FORGOTTEN = ("unknown", "complete", "quarantined", "dropped")
 """States of blocks that no later message can bring back."""
-
-
-def identity(case: Case) -> str:
-    name: str = case["name"]
-    return name
 
 
 def replay(case: Case) -> list[Step]:
@@ -162,19 +159,6 @@ def test_the_chain_that_is_delivered_is_a_heaviest_one(case: Case) -> None:
 
 
 # --- resume positions ----------------------------------------------------------------------------------------
-
-
-def fold(updates: Iterable[ChainUpdate], chain: Iterable[bytes] = (), seq: int = 0) -> list[bytes]:
-    """The chain after these updates. Fails where one does not continue it exactly."""
-    blocks = list(chain)
-    for update in updates:
-        assert update.first_seq == seq + 1
-        for block in update.removed:
-            # Below its start a stream may remove blocks that an earlier one delivered.
-            assert not blocks or blocks.pop() == block.hash
-        blocks += [block.hash for block in update.added]
-        seq = update.seq
-    return blocks
 
 
 def log_of(case: Case) -> list[Record]:

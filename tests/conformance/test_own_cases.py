@@ -13,15 +13,10 @@ import pytest
 
 from cardinal.protocols.streams import ChainUpdate, Completed, Cursor, Follower, Record
 from cardinal.protocols.streams.following.follower import assembler_of
-from vectors import Case, Reader, Step, load, records, report_of, settings, stripped
+from vectors import Case, Reader, Step, fold, identity, load, records, report_of, settings, stripped
 
 CASES = load("own.json")
 CHANNEL = "-re-"
-
-
-def identity(case: Case) -> str:
-    name: str = case["name"]
-    return name
 
 
 def there(case: Case) -> list[Record]:
@@ -64,24 +59,14 @@ def test_resuming_after_any_message_ends_at_the_same_chain(case: Case) -> None:
     for step in reader.read(log):
         updates += step.updates
         stands.append((len(updates), str(follower.cursor())))
-    whole = chain(updates)
+    whole = fold(updates)
     for given, text in stands:
         cursor = Cursor.parse(text)
         again = Reader(Follower(settings(case), cursor), log)
         again.positions |= cursor.floor
         rest = [record for record in log if record.offset >= cursor.floor.get((record.topic, record.partition), 0)]
         more = [update for step in again.read(rest) for update in step.updates]
-        assert not more or more[0].first_seq == cursor.seq + 1
-        assert chain([*updates[:given], *more]) == whole
-
-
-def chain(updates: list[ChainUpdate]) -> list[bytes]:
-    blocks: list[bytes] = []
-    for update in updates:
-        for block in update.removed:
-            assert blocks.pop() == block.hash
-        blocks += [block.hash for block in update.added]
-    return blocks
+        assert fold(more, fold(updates[:given]), cursor.seq) == whole
 
 
 def test_every_case_names_what_it_witnesses() -> None:
