@@ -24,7 +24,7 @@ from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.metrics import ProduceMetrics
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.ethereum import open_feed
-from ingesting import until
+from waiting import until_async as until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

@@ -20,7 +20,7 @@ from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.repair import Repaired, RepairRange, repair
 from cardinal.testing.memory import MemoryBroker
-from ingesting import until
+from waiting import until_async as until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

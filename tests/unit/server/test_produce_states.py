@@ -20,7 +20,7 @@ from cardinal.server.produce.conditions import Condition, Conditions
 from cardinal.server.produce.stream_check import StreamCheck
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.memory import enter
-from ingesting import until
+from waiting import until_async as until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
