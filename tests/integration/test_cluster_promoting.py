@@ -298,7 +298,7 @@ def killed_at_random(process: subprocess.Popen[str], dice: random.Random) -> int
     return max(map(int, process.stdout.read().split("\n")[:-1]), default=0)
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.soak)])
 def test_promoters_killed_anywhere_leave_each_block_once_in_order(cardinal_broker: EmbeddedKafka, kills: int) -> None:
     app, url = small_stream(), f"kafka://{cardinal_broker.bootstrap}?partitions=1"
     stem, dice, seen = app.default_topic.removesuffix("-block"), random.Random(kills), 0

@@ -45,7 +45,7 @@ def test_the_consumer_ends_at_the_nodes_chain(tmp_path: Path, through: tuple[str
     assert not left_running(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # the lake at a cluster is the same with more
 @pytest.mark.broker
 def test_the_consumer_ends_at_the_nodes_chain_though_a_clusters_leader_and_a_publisher_are_killed(
     tmp_path: Path,
@@ -68,9 +68,16 @@ def assert_killed(said: str) -> None:
         assert int(resumed_at) >= int(killed_at)
 
 
-@pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("through", [(), ("--ingest",), ("--cluster",)], ids=["producers", "publishers", "cluster"])
+@pytest.mark.parametrize(
+    "through",
+    [
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--ingest",), marks=pytest.mark.soak),
+        pytest.param(("--cluster",), marks=pytest.mark.slow),
+    ],
+    ids=["producers", "publishers", "cluster"],
+)
 def test_the_lake_equals_the_nodes_chain_after_every_kind_of_reorg(tmp_path: Path, through: tuple[str, ...]) -> None:
     done = subprocess.run(demo(tmp_path, *through), capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

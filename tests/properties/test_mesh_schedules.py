@@ -278,7 +278,9 @@ def test_absent_12_hours() -> None:
     assert {peer: len(view) for peer, view in c.disk.views.items()} == {"a": 600, "b": 600}
 
 
-@pytest.mark.parametrize("count", [4_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [4_000, pytest.param(200_000, marks=pytest.mark.slow), pytest.param(1_000_000, marks=pytest.mark.soak)]
+)
 def test_memory_is_flat_over_any_number_of_messages(count: int) -> None:
     world = connected(World("flat", "ab"))
     a, b = world.nodes.values()

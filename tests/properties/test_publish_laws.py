@@ -177,14 +177,26 @@ def test_a_set_is_a_header_then_content_then_proofs(items: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(240)), pytest.param(range(240, 10_240), marks=pytest.mark.slow)], ids=len
+    "seeds",
+    [
+        pytest.param(range(240)),
+        pytest.param(range(240, 2_240), marks=pytest.mark.slow),
+        pytest.param(range(2_240, 10_240), marks=pytest.mark.soak),
+    ],
+    ids=len,
 )
 def test_the_arbiter_puts_out_what_its_model_does(seeds: range) -> None:
     assert [difference for seed in seeds if (difference := run_inputs(seed))] == []
 
 
 @pytest.mark.parametrize(
-    "seeds", [pytest.param(range(50)), pytest.param(range(50, 5_050), marks=pytest.mark.slow)], ids=len
+    "seeds",
+    [
+        pytest.param(range(50)),
+        pytest.param(range(50, 1_050), marks=pytest.mark.slow),
+        pytest.param(range(1_050, 5_050), marks=pytest.mark.soak),
+    ],
+    ids=len,
 )
 def test_a_network_keeps_its_promises(seeds: range) -> None:
     assert [broken for seed in seeds if (broken := run_network(seed))] == []
