@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cardinal.consumer import Consumer, find_application
 from cardinal.copying.recording import Recorder
 from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
 from cardinal.testing.memory import MemoryBroker
+from waiting import until
 
 HASH = bytes(32)
 
@@ -71,6 +73,18 @@ def test_chain_id_that_is_no_number_is_refused_by_name(broker: MemoryBroker, app
     with pytest.raises(ConfigurationError, match="chain_id must be a number, not str") as caught:
         Consumer(broker.url, app, chain_id="1337")  # type: ignore[arg-type] # wrong on purpose
     assert caught.value.setting == "chain_id"
+
+
+def test_a_stream_that_appears_later_is_waited_for_so_long(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TopicError, match="start a producer"):
+        Consumer(broker.url, Blocks(), topics_timeout=0.1)
+    with caplog.at_level("INFO"), ThreadPoolExecutor() as threads:
+        found = threads.submit(find_application, broker.url, "evm", wait=60)
+        until(lambda: "waiting for it for 60 seconds" in caplog.text)
+        broker.sink(apps.get("evm", chain_id=5), producer_id="one")
+        assert found.result().default_topic == "cardinal-5"
 
 
 def test_the_one_stream_of_a_broker_is_found_by_the_applications_name(broker: MemoryBroker) -> None:
