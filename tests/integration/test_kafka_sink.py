@@ -80,10 +80,9 @@ def test_new_topics_have_explicit_settings(
         assert (config["retention.ms"], config["max.message.bytes"]) == (str(retention), str(limit))
         assert len(admin.list_topics(timeout=DEADLINE).topics[topic].partitions) == partitions
     assert set(app.all_topics) <= list_topics(url)
-    if not isinstance(cardinal_broker, EmbeddedKafka):
-        pytest.skip("what a broker that is not ours keeps on its disk cannot be seen")
-    logs = (cardinal_broker.data / "logs").glob(f"{app.all_topics[1]}-*/*.log")
-    assert sum(log.stat().st_size for log in logs) < 100_000, "messages are not compressed"
+    if isinstance(cardinal_broker, EmbeddedKafka):  # of any other the disk is not visible
+        logs = (cardinal_broker.data / "logs").glob(f"{app.all_topics[1]}-*/*.log")
+        assert sum(log.stat().st_size for log in logs) < 100_000, "messages are not compressed"
 
 
 @pytest.mark.parametrize(
