@@ -6,6 +6,7 @@ because a lower package cannot import a higher one.
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -41,17 +42,22 @@ class InProcessBroker(Protocol):
 _brokers: Final[WeakValueDictionary[str, InProcessBroker]] = WeakValueDictionary()
 """Brokers by name, none kept alive: module-level state, because a URL has no other way to reach an object."""
 
+_lock: Final = Lock()
+
 
 def enter(name: str, broker: InProcessBroker) -> None:
     """Give a broker its name. ConfigurationError: another one has it."""
-    if _brokers.setdefault(name, broker) is not broker:
+    with _lock:
+        taken = _brokers.setdefault(name, broker) is not broker
+    if taken:
         raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
 
 
 def leave(name: str, broker: InProcessBroker) -> None:
     """Release a broker's name. May be called twice."""
-    if _brokers.get(name) is broker:
-        del _brokers[name]
+    with _lock:
+        if _brokers.get(name) is broker:
+            del _brokers[name]
 
 
 def open_sink(url: TransportUrl, app: Topics, *, producer_id: str) -> Sink:

@@ -313,10 +313,10 @@ class KafkaSource(Source):
     def _check(self, positions: Mapping[Partition, int]) -> None:
         """Refuse positions that cannot be read from; raises as :meth:`assign`."""
         watermarks = self.watermarks()
-        for tp, at in positions.items():
-            low, high = watermarks.get(tp, (0, at))
-            if at > high and at <= self._cluster.ends([tp], committed=False)[tp]:
-                watermarks[tp] = (low, at)
+        beyond = [tp for tp, at in positions.items() if tp in watermarks and at > watermarks[tp][1]]
+        for tp, end in (self._cluster.ends(beyond, committed=False) if beyond else {}).items():
+            if positions[tp] <= end:
+                watermarks[tp] = (watermarks[tp][0], positions[tp])
         cause = "the topic was recreated; restart without a cursor"
         check_positions(positions, watermarks, self._place, remedy=_REMEDY, cause=cause)
 

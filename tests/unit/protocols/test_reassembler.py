@@ -482,6 +482,17 @@ def test_incomplete_blocks_are_stale_below_the_threshold_in_the_order_in_which_t
     assert feed.reassembler.open_blocks() == [h("900z")]
 
 
+def test_a_block_far_below_the_head_is_not_opened_again_by_the_rest_of_its_messages() -> None:
+    feed = Feed(reorg_threshold=8)
+    feed.reassembler.head_moved(100)
+    feed(counted("5a", 5), counted("6a", 6), BatchMsg(h("6a"), "a/1", b"1"))
+    assert kinds(feed.reassembler.head_moved(101)) == ["Stale"]
+    for head in range(102, 109):
+        assert feed.reassembler.head_moved(head) == []
+        assert feed(BatchMsg(h("5a"), "a/1", b"1"), BatchMsg(h("6a"), "a/1", b"1")) == []
+        assert feed.reassembler.open_blocks() == []
+
+
 # --- positions and digests ---------------------------------------------------------------------------------
 
 

@@ -188,11 +188,13 @@ R = TypeVar("R", bound=RecentBlock)
 class RecentBlocks(Generic[R]):
     """Recently completed or abandoned blocks, recognised for ``window`` blocks below the head.
 
-    ``max_bytes``: of their messages.
+    A block that was far below the head when it was added is recognised until the head has risen by half a window: else
+    the rest of its messages would open it again. ``max_bytes``: of their messages.
     """
 
     def __init__(self, window: int, max_bytes: int) -> None:
         self._window = window
+        self._head = 0
         self._max_bytes = max_bytes
         self._blocks: dict[bytes, R] = {}
         self._holding: dict[bytes, R] = {}
@@ -208,7 +210,7 @@ class RecentBlocks(Generic[R]):
     def add(self, block_hash: bytes, block: R) -> None:
         """Remember a block."""
         self._blocks[block_hash] = block
-        self._numbers.put(block_hash, block.number)
+        self._numbers.put(block_hash, max(block.number, self._head - self._window // 2))
         if block.held is not None:
             self._holding[block_hash] = block
             self.held_bytes += block.held.size
@@ -220,6 +222,7 @@ class RecentBlocks(Generic[R]):
 
     def head_moved(self, number: int) -> list[tuple[bytes, R]]:
         """Forget the blocks more than the window below the head; returns them by hash."""
+        self._head = number
         found = [
             (block_hash, self._blocks[block_hash]) for block_hash in self._numbers.pop_below(number - self._window)
         ]
