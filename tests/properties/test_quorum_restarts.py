@@ -215,3 +215,10 @@ def test_where_nobody_lies_nobody_is_said_to_contradict_anybody(
 @given(st.integers(0, 10**9), LAGS)
 def test_so_it_is_in_a_hundred_runs(seed: int, most_lag: int) -> None:
     check(seed, most_lag)
+
+
+@pytest.mark.soak
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 10**9), LAGS)
+def test_so_it_is_in_three_hundred_runs(seed: int, most_lag: int) -> None:
+    check(seed, most_lag)
