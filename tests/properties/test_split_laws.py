@@ -364,6 +364,13 @@ def test_a_name_that_the_batch_has_no_room_for_is_refused() -> None:
         name_sub_batch(split(payload(updates={"n1": b""}), PLAIN, "blocks")[0], h("s"), "s/")
 
 
+def test_a_sub_batch_that_is_named_already_keeps_its_name() -> None:
+    batch = split(payload(sub_batches={h("s"): None}), PLAIN, "blocks")[-1]
+    named = name_sub_batch(batch, h("s"), "s/")
+    assert named != batch
+    assert name_sub_batch(named, h("s"), "s/") == named
+
+
 def test_a_sub_batch_of_no_id_is_refused() -> None:
     with pytest.raises(SplitError):
         split_sub_batch(h("1a"), NO_ID, SubBatch("s/"), PLAIN, "blocks")
