@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from cardinal.embedded.java import find_java
 from cardinal.embedded.pidfile import find_broker
 from cardinal.errors import EmbeddedBrokerError, PortInUseError
 from cardinal.testing.pytest_plugin import ExternalBroker
+from waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -29,15 +30,6 @@ broker = EmbeddedKafka(Path(sys.argv[1])).start()
 print(broker.bootstrap, flush=True)
 sys.stdin.read()
 """
-
-
-def within(seconds: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def make_topic(config: dict[str, str], name: str) -> None:
@@ -79,12 +71,19 @@ def cluster_id(config: dict[str, str]) -> str | None:
     return admin.list_topics(timeout=20).cluster_id
 
 
-@pytest.fixture
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """An embedded one, whatever the environment names: these tests are about its process and its folder."""
     with EmbeddedKafka(tmp_path_factory.mktemp("own-broker")) as broker:
-        make_topic(broker.client_config(), "numbers")
         yield broker
+
+
+@pytest.fixture
+def own(one: EmbeddedKafka) -> EmbeddedKafka:
+    """The same, started again where a test has ended it."""
+    if not one.running:
+        one.start()
+    return one
 
 
 def test_the_shared_broker_serves_clients(cardinal_broker: EmbeddedKafka | ExternalBroker) -> None:
@@ -95,8 +94,17 @@ def test_the_shared_broker_serves_clients(cardinal_broker: EmbeddedKafka | Exter
     assert read(cardinal_broker.client_config(), topic, 10) == sent
 
 
+def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None:
+    with pytest.raises(EmbeddedBrokerError, match="cardinal broker down") as caught:
+        EmbeddedKafka(own.data).start()
+    assert f"(process {own.pid})" in str(caught.value)
+    assert own.running
+    assert find_broker(own.data) is not None
+
+
 def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(own: EmbeddedKafka) -> None:
     config, before, cluster = own.client_config(), own.pid, cluster_id(own.client_config())
+    make_topic(config, "numbers")
     acknowledged = produce(config, "numbers", range(1000))
     own.kill()
     assert not own.running
@@ -113,26 +121,19 @@ def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(
 
 
 def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKafka) -> None:
+    make_topic(own.client_config(), "paused")
     own.pause()
     tasks = Path(f"/proc/{own.pid}/task")
     states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.glob("*")]
     assert set(states) <= {"T"}, "a thread of it goes on"
     producer = Producer(own.client_config())
-    producer.produce("numbers", b"1")
+    producer.produce("paused", b"1")
     assert producer.flush(0.5) == 1, "nobody acknowledged"
     own.resume()
     assert producer.flush(20) == 0
     own.pause()
     own.stop()  # SIGTERM reaches a paused broker too
     assert not own.running
-
-
-def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None:
-    with pytest.raises(EmbeddedBrokerError, match="cardinal broker down") as caught:
-        EmbeddedKafka(own.data).start()
-    assert f"(process {own.pid})" in str(caught.value)
-    assert own.running
-    assert find_broker(own.data) is not None
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
@@ -165,7 +166,7 @@ def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     assert found.bootstrap == address
     owner.kill()
     owner.communicate()
-    assert within(10, lambda: find_broker(data) is None)
+    until(lambda: find_broker(data) is None)
     with EmbeddedKafka(data) as again:
         assert again.bootstrap == address
 

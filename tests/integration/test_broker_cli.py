@@ -68,22 +68,18 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 def test_up_outlives_its_command_and_down_ends_it(commands: Commands) -> None:
     assert commands.run("status").returncode == 1
     assert "no broker runs" in commands.run("down").stdout
-    first = commands.up()
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(lambda _: commands.up(), range(2))
+    assert first == second, "two at once start one broker"
     assert set(first) == {"bootstrap", "pid"}
     assert json.loads(commands.run("status", "--json").stdout) == first
-    assert commands.up() == first, "a second up finds the first"
     assert f"already up at {first['bootstrap']}" in commands.run("up").stdout
+    assert f"already runs at {first['bootstrap']}" in commands.refused("up", "--port", "1")
     assert f"stopped process {first['pid']}" in commands.run("down").stdout
     assert "no broker runs" in commands.run("status").stdout
     again = commands.up()
     assert again["bootstrap"] == first["bootstrap"]
     assert again["pid"] != first["pid"]
-
-
-def test_two_who_say_up_at_once_get_the_same_broker(commands: Commands) -> None:
-    with ThreadPoolExecutor(2) as both:
-        first, second = both.map(lambda _: commands.up(), range(2))
-    assert first == second
 
 
 @pytest.mark.slow
@@ -92,11 +88,6 @@ def test_what_a_crash_left_behind_misleads_nobody(commands: Commands) -> None:
     assert isinstance(first["pid"], int)
     os.kill(first["pid"], signal.SIGKILL)
     assert commands.up()["bootstrap"] == first["bootstrap"]
-
-
-def test_another_port_than_that_of_the_running_broker_is_one_sentence(commands: Commands) -> None:
-    first = commands.up()
-    assert f"already runs at {first['bootstrap']}" in commands.refused("up", "--port", "1")
 
 
 def test_a_data_folder_that_cannot_be_written_is_one_sentence(commands: Commands) -> None:
