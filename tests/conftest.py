@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -65,6 +66,12 @@ class RotatedFolder(pytest.Dir):
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector:
     """Collect folders in rotated order; the order above is the same in every process."""
     return RotatedFolder.from_parent(parent, path=path)
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules live to the end: Python's collector need not walk them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

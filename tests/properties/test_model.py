@@ -107,9 +107,7 @@ def test_a_faulty_core_is_found_within_a_few_seeds_and_named(
     fault: type[_Sabotaged], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.schedule.Follower", fault)
-    found = [outcome for outcome in map(run_schedule, range(40)) if outcome.difference is not None]
-    assert found
-    first = found[0]
+    first = next(outcome for outcome in map(run_schedule, range(40)) if outcome.difference is not None)
     assert first.difference is not None
     assert first.difference.startswith(f"python -m tests.model --seeds 1 --first {first.seed}: step ")
     assert "\n" not in first.difference
