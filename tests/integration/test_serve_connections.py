@@ -252,6 +252,16 @@ def test_closing_ends_one_that_is_connecting(broker: MemoryBroker, way: str) -> 
         assert not thread.is_alive()
 
 
+def test_a_request_whose_connection_is_reset_is_sent_again_on_the_next_one(broker: MemoryBroker) -> None:
+    with serving(broker.url, APP) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
+        source = open_source(f"ws://{proxy.address}", APP)
+        expected = source.watermarks()
+        for _ in range(30):
+            proxy.reset()
+            assert source.watermarks() == expected
+        source.close()
+
+
 def test_a_client_that_reconnects_while_the_stream_is_away_reads_on_when_it_is_back(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

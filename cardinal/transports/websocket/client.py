@@ -107,7 +107,8 @@ class Client:
             waiting = asyncio.run_coroutine_threadsafe(requesting, self._loop)
             response = waiting.result(self._settings.connect_timeout + CLOSE_SECONDS)
         except (RuntimeError, TimeoutError, concurrent.futures.CancelledError):  # the loop has ended meanwhile
-            requesting.close()
+            if self._loop.is_closed():
+                requesting.close()
             raise self._failure or _closed_error() from None
         if isinstance(response, protocol.Failed):
             raise request_error(response, self._settings.address)
@@ -272,6 +273,7 @@ class Client:
                     connection = await self._wait_for_connection()
                     with contextlib.suppress(ConnectionError, ConnectionClosed):
                         return await self._exchange(connection, make)
+                    await asyncio.sleep(0)  # sending on a closed connection fails at once: its reader ends it first
         except TimeoutError:
             raise UnreachableError(
                 f"the server at {address} did not answer a request for {purpose} within {timeout:g} s", address=address
