@@ -75,13 +75,13 @@ def tail(
     null: content missing), "time" (unix seconds or null) and "transactions" (or null); and "cursor", with which
     --start continues after this update.
 
-    A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER` (0
-    for all) prints them step by step.
+    A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER`
+    prints them step by step: for all of them, with the number of the stream's first block.
 
     \b
     Examples:
       cardinal tail kafka://localhost:9092 --start latest
-      cardinal tail kafka://localhost:9092 --start 0 -n 20
+      cardinal tail kafka://localhost:9092 --start 1000 -n 20
       cardinal tail kafka://localhost:9092 --format json --exit-at-end
     """
     if stop is not None and isinstance(start, int) and start > stop:
@@ -105,7 +105,7 @@ def tail(
 def _announce(consumer: Consumer, start: str | int | datetime) -> None:
     """Log reports that the output does not contain."""
     if start == "earliest" and consumer.lag:
-        _log.info("the backlog is folded: reorgs that are over do not appear in it (--start 0 prints each step)")
+        _log.info("the backlog is folded: reorgs that are over do not appear in it (--start with a block's number prints each step)")
     elif isinstance(start, datetime) and not consumer.lag:
         _log.info("nothing was published from %s on yet: waiting", start.isoformat())
 

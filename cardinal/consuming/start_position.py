@@ -98,6 +98,12 @@ class _Window:
         """The block of this number on the heaviest chain; raises as :func:`at_number`."""
         number, known = self._number, self.known
         tips = [batch for batch in known.values() if batch.number >= number]
+        if not tips and self.above is not None:
+            raise ConfigurationError(
+                f"the stream does not hold block {number}: the next one that it holds is {self.above}; start there, or "
+                "at 'earliest'",
+                setting="start",
+            )
         if not tips:
             highest = "it is empty" if self.highest is None else f"its highest is {self.highest}"
             raise ConfigurationError(
