@@ -105,7 +105,7 @@ def tail(
 def _announce(consumer: Consumer, start: str | int | datetime) -> None:
     """Log reports that the output does not contain."""
     if start == "earliest" and consumer.lag:
-        _log.info("the backlog is folded: reorgs that are over do not appear in it (--start with a block's number prints each step)")
+        _log.info("the backlog is folded: reorgs that are over do not appear in it (--start NUMBER prints each step)")
     elif isinstance(start, datetime) and not consumer.lag:
         _log.info("nothing was published from %s on yet: waiting", start.isoformat())
 

@@ -105,6 +105,21 @@ def test_repair_says_first_and_sends_then_what_is_missing_or_half_published(
     assert "36 complete, 0 missing, 0 partially published, 0 sent" in said
 
 
+def test_a_node_of_another_chain_is_refused_and_nothing_is_written(
+    wounded: Wounded, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wounded.publish(without={35})
+    before = wounded.written()
+    other = wounded.node.replace("seed=3", "seed=99")
+    status, out, said = run_here(
+        capfd, "repair", "--from", other, "--to", wounded.stream, "--start", "30", "--stop", "38"
+    )
+    assert (status, out) == (1, "")
+    assert "the node has none of the blocks that are published from " in said
+    assert "it is the node of another chain" in said
+    assert wounded.written() == before
+
+
 def test_a_repair_ends_no_producer_of_the_same_host(
     wounded: Wounded, processes: Processes, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,8 @@ the node still has is rebuilt, and its entries compared: paths, kinds and counts
 
 Of a stream that continues, the newest block up to the node's head is compared. Where it left the node's chain, others
 are tried, each twice as far down as the one before: if the node has any of them, it has one that is tried. Of a range
-that is repaired, the block next to the first missing one is compared.
+that is repaired, the block next to the first missing one is compared, and where the node has none of the published
+blocks, it is the node of another chain.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CoverageChangedError
+from cardinal.errors import CoverageChangedError, WrongChainError
 from cardinal.feeds import HasHead
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import NO_ID
@@ -41,26 +42,46 @@ async def check_newest(feed: BlockFeed, app: Stream, found: Survey) -> None:
         CardinalError: of the feed; SplitError: the payload does not fit the application.
 
     """
-    await _check_one(feed, app, [found.batches[ref.hash] for ref in reversed(found.chain)], _ALLOWED)
+    await _check_one(feed, app, [[found.batches[ref.hash]] for ref in reversed(found.chain)], _ALLOWED)
 
 
 async def check_near(feed: BlockFeed, app: Stream, batches: Iterable[Batch], number: int) -> None:
-    """Compare a block that is published at this number, below it, or else above; raises as :func:`check_newest`."""
-    near = sorted(batches, key=lambda batch: (batch.number > number, abs(batch.number - number), batch.hash))
-    await _check_one(feed, app, near, "")
+    """Compare a block that is published at this number, below it, or else above.
+
+    Raises:
+        WrongChainError: the node has none of the blocks that are published there.
+        CardinalError: as :func:`check_newest`.
+
+    """
+    heights: dict[int, list[Batch]] = {}
+    for batch in batches:
+        heights.setdefault(batch.number, []).append(batch)
+    near = sorted(heights, key=lambda height: (height > number, abs(height - number)))
+    if near and not await _check_one(feed, app, [heights[height] for height in near], ""):
+        raise WrongChainError(
+            f"the node has none of the blocks that are published from {min(near)} to {max(near)}: it is the node of "
+            "another chain, or a reorg replaced them all; check its URL, or start the range lower"
+        )
 
 
-async def _check_one(feed: BlockFeed, app: Stream, batches: Sequence[Batch], otherwise: str) -> None:
-    """Compare the first of these that the node has, of those at the indexes 0, 1, 2, 4, 8… and the last."""
+async def _check_one(feed: BlockFeed, app: Stream, heights: Sequence[Sequence[Batch]], otherwise: str) -> bool:
+    """Compare the first of these that the node has, and return whether it has any.
+
+    Of the heights, those at the indexes 0, 1, 2, 4, 8… are tried, the last one and the lowest one.
+    """
     head = await feed.head() if isinstance(feed, HasHead) else None
-    batches = [batch for batch in batches if head is None or batch.number <= head]  # the feed would wait for others
-    farther = [1 << power for power in range(len(batches).bit_length())]
-    for index in sorted({0, *farther, len(batches) - 1}.intersection(range(len(batches)))):
-        published = batches[index]
-        payload = await _block_at(feed, published.number)
-        if payload is not None and payload.hash == published.hash:
-            compare(payload, published, app, otherwise)
-            return
+    # The feed would wait for blocks above its head.
+    heights = [batches for batches in heights if head is None or batches[0].number <= head]
+    tried = {0, len(heights) - 1, *(1 << power for power in range(len(heights).bit_length()))}
+    lowest = min((batches[0].number for batches in heights), default=0)
+    for index, batches in enumerate(heights):
+        if index in tried or batches[0].number == lowest:
+            payload = await _block_at(feed, batches[0].number)
+            for published in batches:
+                if payload is not None and payload.hash == published.hash:
+                    compare(payload, published, app, otherwise)
+                    return True
+    return False
 
 
 async def _block_at(feed: BlockFeed, number: int) -> Payload | None:

@@ -6,7 +6,8 @@ Rules:
    Nothing is written before both have answered, and nothing at all in a dry run.
 2. A block that is complete, of a mux in every member, is not sent. To send one twice does no harm: copies are equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
-   and the one next to the first gap, are compared with what would be sent (:mod:`.compatibility`).
+   and the one next to the first gap, are compared with what would be sent (:mod:`.compatibility`). A node that has
+   none of the range's published blocks is refused.
 4. Partially published blocks that the node does not have are left and reported: consumers abandon them. One without a
    Batch, and so without a number, is requested by its hash where the feed can.
 5. A range that ends above the node's head is refused: its feed would wait for these blocks.
@@ -94,6 +95,7 @@ async def repair(
         ConfigurationError: the range is empty, or ends above the node's head.
         CoverageChangedError: the stream holds its blocks with other entries than would be sent.
         TopicError: the stream does not exist.
+        WrongChainError: the node has none of the blocks that are published in the range.
         CardinalError: of the feed or of the stream; run it again then.
 
     """
