@@ -80,7 +80,8 @@ def replay(
 ) -> None:
     """Play a recording into a stream, in the recorded order.
 
-    It ends at the recording's current end.
+    It ends at the recording's current end. Records keep the names of their topics; --topic names the default topic of
+    the recorded stream.
 
     \b
     Examples:

@@ -61,6 +61,7 @@ def status(
 ) -> None:
     """Show the streams on a server: head, producers, retention and gaps.
 
+    Streams are found by the applications' own topic names: name another one with --topic and --chain-id.
     The newest blocks are read with their content. Proving a gap among them takes some seconds. A producer is alive if
     it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +41,9 @@ def topics(
 ) -> None:
     """List the topics of the streams on a server, or delete those of one stream.
 
-    Records are counted by offsets. Kafka's client library does not report sizes in bytes. Stop the stream's producers
-    before --delete: they would fail.
+    Streams are found by the applications' own topic names: name another one with --topic and --chain-id. Records are
+    counted by offsets. Kafka's client library does not report sizes in bytes. Stop the stream's producers before
+    --delete: they would fail.
 
     \b
     Examples:
@@ -64,9 +66,18 @@ def topics(
             _print(f"{app.chain} on {source}", states)
         if delete and names:
             if not yes:
-                click.confirm(f"delete these {len(names)} topics of {app.chain} and all of their records?", abort=True)
+                _confirm(f"delete these {len(names)} topics of {app.chain} and all of their records?")
             delete_topics(source, names)
             click.echo(f"deleted {len(names)} topics of {app.chain}", err=True)
+
+
+def _confirm(question: str) -> None:
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort:
+        if not sys.stdin.isatty():
+            raise click.ClickException("nothing was deleted: add --yes where no terminal can answer") from None
+        raise
 
 
 def _print(title: str, states: list[TopicState]) -> None:

@@ -223,6 +223,7 @@ def test_the_topics_of_one_stream_are_deleted_and_no_others(cardinal_broker: Emb
     assert asked.exit_code == 1
     assert set(mine.all_topics) <= list_topics(url)
     assert "7 d" in asked.stdout
+    assert "add --yes where no terminal can answer" in asked.stderr
     run(*args, "--yes")
     assert set(mine.all_topics).isdisjoint(list_topics(url))
     assert set(other.all_topics) <= list_topics(url)
