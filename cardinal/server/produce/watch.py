@@ -159,9 +159,9 @@ class Watch:
             )
         if published is None and at.first is not None and target is not None and target < at.first:
             holding["first"] = Condition(
-                f"the stream begins with block {at.first}, and the node's chain may be published up to block "
-                f"{target} now; the service waits",
-                f"the node's chain may be published from block {at.first} on",
+                f"the stream begins with block {at.first}, and the node, less lag or finality, is at block {target}; "
+                "the service waits",
+                f"the node has reached block {at.first}",
             )
         elif published is not None and head is not None and head < published:
             holding["behind"] = Condition(
@@ -170,9 +170,9 @@ class Watch:
             )
         elif published is not None and target is not None and target < published and at.stop is None:
             holding["held"] = Condition(
-                f"the stream is at block {published}, and the node's chain may be published up to block {target} now, "
-                "by lag or finality; the service waits",
-                "the node's chain may be published above the stream's end",
+                f"the stream is at block {published}, and the node, less lag or finality, is at block {target}; "
+                "the service waits",
+                "the node's chain, less lag or finality, is above the stream's end",
             )
         if not holding and (seconds := self.stalled_seconds) >= self._settings.stalled_seconds:
             holding["stalled"] = Condition(

@@ -204,7 +204,7 @@ def test_a_first_block_and_a_finality_mark_are_waited_for(broker: MemoryBroker, 
             node.grow(10, final=7)
             await until(lambda: service.progress.published == 7 and not service.progress.waits_for)
             node.grow(10, final=5)
-            await until(lambda: "may be published up to block 5 now, by lag" in service.progress.waits_for)
+            await until(lambda: "the node, less lag or finality, is at block 5" in service.progress.waits_for)
             node.grow(10, final=8)
             await until(lambda: service.progress.published == 8 and not service.progress.waits_for)
 
