@@ -31,6 +31,7 @@ from cardinal.server.ingest.limits import Limits
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import IngestNode
 from cardinal.server.ingest.store import BodyStore
+from waiting import until_async
 
 DEADLINE = 60.0
 
@@ -99,16 +100,9 @@ async def serving(
         store.close()
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(DEADLINE):
-        while not holds():  # noqa: ASYNC110 - what is waited for notifies nobody
-            await asyncio.sleep(0.01)
-
-
 async def opened(served: Served, blocks: int) -> None:
     """Wait until the node has so many open blocks."""
-    await until(lambda: served.node.open_blocks >= blocks)
+    await until_async(lambda: served.node.open_blocks >= blocks)
 
 
 def other(size: int) -> bytes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blocks import DEADLINE, Blocks, block, line
+from blocks import Blocks, block, line
 from cardinal.copying.recording import Recorder
 from cardinal.copying.replaying import Player
 from cardinal.protocols.streams import Record
 from cardinal.protocols.streams.payload import Payload
 from cardinal.transports import Capabilities, open_sink, open_source
+from waiting import until
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 def record_all(url: str, folder: Path, app: Application | None = None, **options: str) -> Recorder:
     """Record to the end of what is there."""
     recorder = Recorder(url, f"file://{folder}", app or Blocks(), **options)
-    deadline = time.monotonic() + DEADLINE
-    while not recorder.at_end:
-        assert time.monotonic() < deadline, recorder.progress
-        recorder.step(0.05)
+    until(lambda: recorder.at_end, step=lambda: recorder.step(0.05))
     recorder.close()
     return recorder
 

@@ -7,7 +7,6 @@ import random
 import re
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import Routed
 from cardinal.server.serve import ServeService, ServeSettings, ServeStatus
 from cardinal.testing import ChainGenerator, MemoryBroker
-from waiting import until  # noqa: F401 - the tests of servers import it from here
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -88,10 +87,7 @@ def from_start(source: Source) -> Source:
 def read(source: Source, count: int, limit: int = 1_000) -> list[Record]:
     """So many records, and nothing after them."""
     found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
-        found += source.poll(limit, 0.2)
+    until(lambda: len(found) >= count, step=lambda: found.extend(source.poll(limit, 0.2)))
     found += source.poll(limit, 0.05)
     assert len(found) == count
     return found

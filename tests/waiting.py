@@ -13,12 +13,19 @@ DEADLINE = 60.0
 _LOOK_SECONDS = 0.005
 
 
-def until(holds: Callable[[], object], within: float = DEADLINE) -> None:
-    """Wait for a condition; fails after so many seconds."""
+def until(
+    holds: Callable[[], object],
+    within: float = DEADLINE,
+    step: Callable[[], object] = lambda: time.sleep(_LOOK_SECONDS),
+) -> None:
+    """Wait for a condition; fails after so many seconds.
+
+    ``step`` runs between two checks: what brings the condition about, or a sleep.
+    """
     deadline = time.monotonic() + within
     while not holds():
         assert time.monotonic() < deadline, f"it does not hold after {within:g} s"
-        time.sleep(_LOOK_SECONDS)
+        step()
 
 
 async def until_async(holds: Callable[[], object], within: float = DEADLINE) -> None:

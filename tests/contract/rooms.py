@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log
 from cardinal.transports.partitioner import fnv1a_partition
 from serving import serving
+from waiting import until
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Record
@@ -151,9 +151,7 @@ def kafka(bootstrap: str) -> Room:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         for done in admin.delete_topics(list(app.all_topics)).values():
             done.result(DEADLINE)
-        deadline = time.monotonic() + DEADLINE
-        while set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics):
-            assert time.monotonic() < deadline
+        until(lambda: not set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics))
 
     options = f"cardinal.partitions={PARTITIONS}&cardinal.max.message.bytes={LIMIT}"
     return Room(f"kafka://{bootstrap}?{options}", app, trim, forget, seeks=4)
@@ -207,10 +205,7 @@ def block(app: Names, name: int, messages: int = 10) -> tuple[list[Routed], Rout
 def read(source: Source, count: int, limit: int = 100) -> list[Record]:
     """Exactly ``count`` records with a key, and nothing after them."""
     found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
-        found += with_key(source.poll(limit, 0.2))
+    until(lambda: len(found) >= count, step=lambda: found.extend(with_key(source.poll(limit, 0.2))))
     found += with_key(source.poll(limit, 0.05))
     assert len(found) == count
     return found
@@ -220,19 +215,16 @@ def read_to_the_end(source: Source) -> list[Record]:
     """Everything below the watermarks, heartbeats too."""
     ends = ends_of(source)
     found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while any(at < ends[partition] for partition, at in source.positions().items()):
-        assert time.monotonic() < deadline, f"{source.positions()} of {ends}"
-        found += source.poll(100, 0.2)
+    until(
+        lambda: all(at >= ends[partition] for partition, at in source.positions().items()),
+        step=lambda: found.extend(source.poll(100, 0.2)),
+    )
     return found
 
 
 def read_partition(source: Source, where: tuple[str, int], end: int) -> list[Record]:
     found: list[Record] = []
-    deadline = time.monotonic() + DEADLINE
-    while source.positions()[where] < end:
-        assert time.monotonic() < deadline
-        found += source.poll(100, 0.2)
+    until(lambda: source.positions()[where] >= end, step=lambda: found.extend(source.poll(100, 0.2)))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +22,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,10 +107,7 @@ def test_a_cursor_of_it_resumes_and_its_stream_is_found_by_name(url: str) -> Non
 def test_a_recording_of_it_is_replayed_elsewhere(url: str, tmp_path: Path) -> None:
     publish(url, *LINE, *FORK)
     recorder = Recorder(url, f"file://{tmp_path}", APP)
-    deadline = time.monotonic() + DEADLINE
-    while not recorder.at_end:
-        assert time.monotonic() < deadline, recorder.progress
-        recorder.step(0.05)
+    until(lambda: recorder.at_end, step=lambda: recorder.step(0.05))
     recorder.close()
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as other:
         source, sink = open_source(f"file://{tmp_path}", APP), open_sink(other.url, APP, producer_id="replay")

@@ -30,11 +30,11 @@ from cardinal.server.ingest.tls import PeerContexts, peer_contexts
 from cardinal.testing import TcpProxy
 from cardinal.testing.proxy import Link
 from certificates import Authority
-from ingesting import until
 from looping import on_loop
 from meshing import cluster, identity
 from model.cluster_node import first_record, signer, verify
 from replicating import MEMBERS
+from waiting import until_async
 
 IMPATIENT = MeshSettings(heartbeat_idle=0.2, suspect_after=0.5, dial_timeout=0.3, backoff=0.05, backoff_most=0.05)
 CLEAR_TEXT = PeerContexts(None, None)
@@ -102,7 +102,7 @@ async def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_
     acceptor.links = links("b", acceptor, port, "127.0.0.1:1", tls)
     running = [asyncio.ensure_future(one.links.run()) for one in (dialer, acceptor)]
     try:
-        await until(lambda: acceptor.begun == 1)
+        await until_async(lambda: acceptor.begun == 1)
         assert relay.accepted == 2
         relay.opened.set()
         late = asyncio.get_running_loop().time() + 1
@@ -112,7 +112,7 @@ async def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_
             sent += 1
             await asyncio.sleep(0.02)  # the late one opens meanwhile
             assert not any(one.done() for one in running), running
-        await until(lambda: len(acceptor.received) == sent)
+        await until_async(lambda: len(acceptor.received) == sent)
         assert acceptor.received == [b"%d" % one for one in range(sent)]
     finally:
         for one in running:
@@ -130,12 +130,12 @@ async def test_a_peer_that_is_suspected_is_not_connected() -> None:
         there.links = links("b", there, ports["b"], f"127.0.0.1:{ports['a']}")
         running = [asyncio.ensure_future(one.links.run()) for one in (here, there)]
         try:
-            await until(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
+            await until_async(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
             proxy.impair(Link(blackhole=True))
-            await until(lambda: here.links.suspected == ["b"] and there.links.suspected == ["a"])
+            await until_async(lambda: here.links.suspected == ["b"] and there.links.suspected == ["a"])
             assert here.links.connected == there.links.connected == []
             proxy.heal()
-            await until(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
+            await until_async(lambda: here.links.connected == ["b"] and there.links.connected == ["a"])
             assert not here.links.ended
         finally:
             for one in running:

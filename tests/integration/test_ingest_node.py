@@ -44,9 +44,10 @@ from cardinal.server.ingest.listener import MESSAGE_BYTES, Listener
 from cardinal.server.ingest.tls import server_credentials
 from cardinal.testing.proxy import Link, TcpProxy
 from certificates import Authority
-from ingesting import Publisher, Served, header, ids, opened, other, proof, publisher, serving, until, workers_of
+from ingesting import Publisher, Served, header, ids, opened, other, proof, publisher, serving, workers_of
 from looping import on_loop
 from serving import page
+from waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -228,7 +229,7 @@ async def test_fifty_rapid_reconnects_leave_nothing_behind(tmp_path: Path) -> No
         for _ in range(50):
             async with publisher(served.port) as one:
                 await one.send(BlockItemSet((header(1), other(100))))
-        await until(lambda: served.node.publishers == 0)
+        await until_async(lambda: served.node.publishers == 0)
         assert served.node.memory == 0
         await honest(served, 1)
 
@@ -250,7 +251,7 @@ async def test_a_publisher_that_reads_nothing_loses_its_stream(tmp_path: Path) -
         await honest(served, 5)
         request = BlockItemSet((header(7),))
         pushing = asyncio.ensure_future(one.send(*[request] * 1_000_000))
-        await until(lambda: bool(served.node.events["unread"]))
+        await until_async(lambda: bool(served.node.events["unread"]))
         pushing.cancel()
         assert served.node.events["unread"] == 1
         await honest(served, 6)
@@ -285,11 +286,11 @@ async def test_a_node_without_space_sends_behind_and_goes_on_when_there_is_some(
         await one.block(1)
         assert await one.next() == Acknowledgement(1)
         Disk.full = "the disk is full"
-        await until(lambda: served.node.waits_for == Disk.full)
+        await until_async(lambda: served.node.waits_for == Disk.full)
         await one.block(2)
         assert await one.next() == BehindPublisher(1)
         Disk.full = ""
-        await until(lambda: not served.node.waits_for)
+        await until_async(lambda: not served.node.waits_for)
         await one.block(2)
         assert await one.next() == Acknowledgement(2)
 
@@ -317,9 +318,9 @@ async def test_memory_that_is_full_stops_all_but_the_lowest_block(tmp_path: Path
             await one.send(BlockItemSet((header(number),)))
             await opened(served, number)
         upper = [asyncio.ensure_future(push(number, one)) for number, one in ((2, three[1]), (3, three[2]))]
-        await until(lambda: served.node.memory >= limits.memory_bytes)
+        await until_async(lambda: served.node.memory >= limits.memory_bytes)
         await push(1, three[0])
-        await until(lambda: served.node.last == 3)
+        await until_async(lambda: served.node.last == 3)
         await asyncio.gather(*upper)
         watching.cancel()
         assert most < limits.memory_bytes + 11 * MEBIBYTE, "one block, and a message of each stream"

@@ -51,8 +51,9 @@ from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import peer_contexts
 from cardinal.testing.proxy import CLEAR, Link, TcpProxy
 from certificates import Authority
-from ingesting import Publisher, header, proof, publisher, until
+from ingesting import Publisher, header, proof, publisher
 from looping import on_loop
+from waiting import until_async
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -244,13 +245,13 @@ async def test_a_node_that_was_away_for_200_blocks_catches_up_while_publishing_g
     async with linked(tmp_path / "a") as one, publisher(one.port) as first:
         async with linked(tmp_path / "b", one.peer_port, first=0) as two:
             await push(first, range(10))
-            await until(lambda: two.node.last == 9)
+            await until_async(lambda: two.node.last == 9)
         await push(first, range(10, 210))
         live = asyncio.ensure_future(push(first, range(210, 300)))
         async with linked(tmp_path / "b", one.peer_port) as two, publisher(two.port) as second:
-            await until(lambda: two.node.last is not None and two.node.last > 210)
+            await until_async(lambda: two.node.last is not None and two.node.last > 210)
             await live
-            await until(lambda: two.node.last == 299)
+            await until_async(lambda: two.node.last == 299)
             await push(second, [300])
             assert two.promoted == [BlockId(number) for number in range(10, 301)]
             assert two.peers.counts.fetched == 290
@@ -266,7 +267,7 @@ async def test_a_block_that_a_publisher_is_sending_is_skipped_when_a_peer_brings
         publisher(two.port) as second,
     ):
         await second.send(BlockItemSet((header(0), ITEM)))
-        await until(lambda: two.node.open_blocks == 1)
+        await until_async(lambda: two.node.open_blocks == 1)
         await push(first, [0])
         assert [await second.next(), await second.next()] == [SkipBlock(0), Acknowledgement(0)]
         assert two.node.memory == 0
@@ -287,11 +288,11 @@ async def test_branches_of_a_chain_with_forks_are_fetched(tmp_path: Path) -> Non
             sent.append(BlockId(number, parent := number.to_bytes(31, "big") + b"a"))
         async with publisher(one.port) as second:
             side = forked(24, b"b", (23).to_bytes(31, "big") + b"a")
-            await until(lambda: one.node.last == 24)
+            await until_async(lambda: one.node.last == 24)
             await second.send(BlockItemSet(side), BlockEnd(24))
-            await until(lambda: len(one.promoted) == 21)
+            await until_async(lambda: len(one.promoted) == 21)
         async with linked(tmp_path / "b", one.peer_port, app="blob", reorg_threshold=8, first=5) as two:
-            await until(lambda: len(two.promoted) == 21)
+            await until_async(lambda: len(two.promoted) == 21)
             assert sorted(two.promoted) == sorted([*sent, BlockId(24, (24).to_bytes(31, "big") + b"b")])
 
 
@@ -301,12 +302,12 @@ async def test_links_are_closed_while_nothing_can_be_stored(tmp_path: Path) -> N
     async with linked(tmp_path / "a") as one, publisher(one.port) as first:
         await push(first, range(3))
         async with linked(tmp_path / "b", one.peer_port, links=QUICK, obstacle=lambda: full[0], first=0) as two:
-            await until(lambda: two.node.last == 2)
+            await until_async(lambda: two.node.last == 2)
             full[0] = "the disk is full"
-            await until(lambda: two.peers.absent == 1)
+            await until_async(lambda: two.peers.absent == 1)
             await push(first, range(3, 6))
             full[0] = ""
-            await until(lambda: two.node.last == 5)
+            await until_async(lambda: two.node.last == 5)
 
 
 @on_loop
@@ -315,7 +316,7 @@ async def test_an_empty_node_fetches_nothing_before_it_has_a_first_block(tmp_pat
         await push(first, range(5, 10))
         async with linked(tmp_path / "b", one.peer_port, links=QUICK) as two, publisher(two.port) as second:
             await push(second, [7])
-            await until(lambda: two.node.last == 9)
+            await until_async(lambda: two.node.last == 9)
             assert two.promoted == [BlockId(number) for number in (7, 8, 9)]
 
 
@@ -404,10 +405,10 @@ async def test_a_bad_peer_costs_its_own_link_only(name: str, tmp_path: Path, cap
         linked(tmp_path / "b", liar.port, one.peer_port, links=QUICK, speed=speed, first=1) as two,
     ):
         watching = asyncio.ensure_future(watch(two))
-        await until(lambda: liar.links > 0 and two.peers.absent < 2)
+        await until_async(lambda: liar.links > 0 and two.peers.absent < 2)
         await push(first, NUMBERS)
-        await until(lambda: two.node.last == NUMBERS[-1])
-        await until(lambda: reason is None or reason in two.refusals)
+        await until_async(lambda: two.node.last == NUMBERS[-1])
+        await until_async(lambda: reason is None or reason in two.refusals)
         watching.cancel()
         assert set(two.refusals) <= {reason}
         assert two.promoted[: len(NUMBERS)] == [BlockId(number) for number in NUMBERS]
@@ -436,10 +437,10 @@ async def test_a_body_whose_digest_is_wrong_is_refused_and_fetched_from_another(
     ):
         ports = (liar.port, honest.peer_port)
         async with linked(tmp_path / "b", *ports, first=5, **chain) as two:  # type: ignore[arg-type]
-            await until(lambda: bool(two.refusals))
+            await until_async(lambda: bool(two.refusals))
             assert two.promoted == []
             await first.send(BlockItemSet(items), BlockEnd(5))
-            await until(lambda: two.promoted == [BlockId(*one)])
+            await until_async(lambda: two.promoted == [BlockId(*one)])
             assert two.refusals == {"ObjectInvalid": 1}
 
 
@@ -489,7 +490,7 @@ async def test_a_bad_client_costs_its_own_link_only(sent: bytes, reason: str, tm
     ):
         await ended(reader)
         await push(first, range(10))
-        await until(lambda: two.node.last == 9)
+        await until_async(lambda: two.node.last == 9)
         assert one.refusals == {reason: 1}
         assert one.peers.counts.clients == 1
 
@@ -509,7 +510,7 @@ async def test_a_client_that_reads_nothing_loses_its_link(tmp_path: Path) -> Non
             b"\x82\x03\x9f\x82" + bytes((number,)) + b"\x58\x20" + named(number).hash + b"\xff" for number in range(3)
         ]
         async with client(one.peer_port, HELLO, *wants):
-            await until(lambda: one.refusals == {"slow": 1})
+            await until_async(lambda: one.refusals == {"slow": 1})
         await push(first, range(3, 6))
 
 
@@ -545,9 +546,9 @@ async def test_a_body_that_cannot_be_stored_is_fetched_when_it_can(tmp_path: Pat
 
         two.store.add = fail  # type: ignore[method-assign]
         await push(first, range(5))
-        await until(lambda: two.refusals.keys() == {"undecided"})
+        await until_async(lambda: two.refusals.keys() == {"undecided"})
         two.store.add = write  # type: ignore[method-assign]
-        await until(lambda: two.node.last == 4)
+        await until_async(lambda: two.node.last == 4)
 
 
 # --- TLS and addresses ------------------------------------------------------------------------------------------------
@@ -565,11 +566,11 @@ async def test_nodes_know_each_other_by_the_certificates_of_one_authority(tmp_pa
     async with linked(tmp_path / "a", links=links("one", authority)) as one, publisher(one.port) as first:
         await push(first, range(5))
         async with linked(tmp_path / "b", one.peer_port, links=links("two", authority), first=0) as two:
-            await until(lambda: two.node.last == 4)
+            await until_async(lambda: two.node.last == 4)
         for other in (links("three", stranger), QUICK):
             async with linked(tmp_path / "c", one.peer_port, links=other, first=0) as three:
                 await asyncio.sleep(0)
-                await until(lambda: three.node.last is None and three.peers.absent == 1)
+                await until_async(lambda: three.node.last is None and three.peers.absent == 1)
         assert one.peers.counts.served == 5
 
 

@@ -34,10 +34,11 @@ from cardinal.server.ingest.node import Deliver, IngestNode
 from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import server_credentials
 from certificates import Authority
-from ingesting import header, ids, proof, publisher, serving, until
+from ingesting import header, ids, proof, publisher, serving
 from looping import on_loop
 from model.publish_scenario import label, request, sent
 from vectors import Case, load
+from waiting import until_async
 
 DEADLINE = 30.0
 STREAM = "items:1"
@@ -457,7 +458,7 @@ async def test_a_burst_of_200_blocks_is_acknowledged_though_nobody_waits_1931(tm
             for number in numbers:
                 await one.block(number)
             sent += len(numbers)
-            await until(lambda count=sent: node.responses["behind"] + node.acknowledged == count)
+            await until_async(lambda count=sent: node.responses["behind"] + node.acknowledged == count)
         while (response := await one.next()) != Acknowledgement(200):
             assert isinstance(response, Acknowledgement | BehindPublisher)
         assert served.promoted == ids(*range(201))

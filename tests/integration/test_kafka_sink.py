@@ -30,6 +30,7 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic, split
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Record
 from cardinal.transports import list_topics, open_sink, open_source
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -298,9 +299,7 @@ def test_if_the_content_is_refused_no_seal_is_sent(cardinal_broker: EmbeddedKafk
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE)
     payload = a_block("1a", "0g", values=1, size=5_000)
     *content, batch = split(payload, app.topics, app.default_topic)
-    deadline = time.monotonic() + DEADLINE
-    while sink.send(content, None).exception(DEADLINE) is None:  # until the broker applies it
-        assert time.monotonic() < deadline
+    until(lambda: sink.send(content, None).exception(DEADLINE))  # the broker applies it
     with pytest.raises(DeliveryError) as caught:
         sink.send(content, batch).result(DEADLINE)
     assert caught.value.hash == payload.hash
@@ -320,9 +319,7 @@ def test_a_refusal_that_is_over_is_not_raised(cardinal_broker: EmbeddedKafka) ->
         for reasons in (sink._reasons, source._reasons):
             reasons(refused)
         producer.add(a_block("1a", "0g")).result(DEADLINE)
-        deadline = time.monotonic() + DEADLINE
-        while not source.poll(1000, 0.0):  # a longer wait would raise the refusal
-            assert time.monotonic() < deadline
+        until(lambda: source.poll(1000, 0.0))  # a longer wait would raise the refusal
         assert (sink._reasons.refusal(), source._reasons.refusal()) == (None, None)
         source.close()
 

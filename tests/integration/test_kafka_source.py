@@ -15,6 +15,7 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import Producer as RawProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+import waiting
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reader import Reader
@@ -159,16 +160,12 @@ def test_partitions_that_were_added_after_a_source_was_opened_may_be_read_before
     for done in admin.create_partitions([NewPartitions(app.default_topic, 2)]).values():
         done.result(DEADLINE)
     added = (app.default_topic, 1)
-    deadline = time.monotonic() + DEADLINE
-    while added not in other.partitions():
-        assert time.monotonic() < deadline
+    waiting.until(lambda: added in other.partitions())
     other.close()
     put(cardinal_broker, app.default_topic, *[(b"%d" % number, b"x") for number in range(20)])
     source.assign({(app.default_topic, 0): 0, added: 0})
     found: set[Partition] = set()
-    while len(found) < 2:
-        assert time.monotonic() < deadline
-        found |= {record[:2] for record in source.poll(100, 0.1)}
+    waiting.until(lambda: len(found) == 2, step=lambda: found.update(record[:2] for record in source.poll(100, 0.1)))
     with pytest.raises(TopicError, match="no partition 2"):
         source.assign({(app.default_topic, 2): 0})
     source.close()
@@ -233,9 +230,7 @@ def test_partitions_that_are_added_while_it_runs_are_read(
         admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
         for future in admin.create_partitions([NewPartitions(topic, 4) for topic in app.all_topics]).values():
             future.result(DEADLINE)
-        deadline = time.monotonic() + DEADLINE
-        while len(admin.list_topics(app.default_topic).topics[app.default_topic].partitions) < 4:
-            assert time.monotonic() < deadline
+        waiting.until(lambda: len(admin.list_topics(app.default_topic).topics[app.default_topic].partitions) >= 4)
         publish(url, line(21, 60), app=app)
         after = until(reading, "60a")
     assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
@@ -266,9 +261,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
         producing.start()
         until(reading, "60a")
         producing.join(DEADLINE)
-        deadline = time.monotonic() + DEADLINE
-        while not any(what == "partition_counts" for what, _ in asked):
-            assert time.monotonic() < deadline
+        waiting.until(lambda: any(what == "partition_counts" for what, _ in asked))
     assert [what for what, waited in asked if waited] == []
 
 
@@ -441,9 +434,7 @@ def _delete(broker: EmbeddedKafka, app: Blocks) -> None:
     admin = AdminClient(broker.client_config())
     for done in admin.delete_topics(list(app.all_topics)).values():
         done.result(DEADLINE)
-    deadline = time.monotonic() + DEADLINE
-    while set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics):
-        assert time.monotonic() < deadline
+    waiting.until(lambda: not set(app.all_topics) & set(admin.list_topics(timeout=DEADLINE).topics))
 
 
 def _raised(consumer: Consumer) -> CardinalError:

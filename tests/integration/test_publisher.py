@@ -7,7 +7,6 @@ import logging
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import pytest
 from commands import DEADLINE, Processes, fresh_chain_id, run_here
 from long_runs import Reading
 
+import waiting
 from cardinal import BlockRef, Consumer, Payload, Publisher
 from cardinal.apps import get, items
 from cardinal.apps.blob import Blob, payload
@@ -262,11 +262,8 @@ def read_again(url: str, chain_id: int) -> list[Payload]:
 
 
 def until(condition: Callable[[], bool], *running: Popen[str]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline
-        assert all(process.poll() is None for process in running)
-        time.sleep(0.02)
+    waiting.until(lambda: condition() or any(process.poll() is not None for process in running))
+    assert condition(), [process.poll() for process in running]
 
 
 def last_of(address: str) -> int:

@@ -28,6 +28,7 @@ from cardinal.protocols.streams.payload import Payload
 from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
 from secured_brokers import ADMIN, EVERYTHING, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -269,10 +270,7 @@ def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
     before = set(threading.enumerate())
     said = _sentence(at, lambda: Producer(at.url(GUEST), empty, producer_id="two"))
     assert "while taking messages" in said
-    deadline = time.monotonic() + DEADLINE
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.02)
+    until(lambda: not set(threading.enumerate()) - before)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import waiting
 from blocks import DEADLINE, Blocks, added, block, consumer, hash_of, line, messages, publish, send, steps, until
 from cardinal.consuming import healing, partition_sync
 from cardinal.consuming.healing import Healer, HealingFailed
@@ -35,10 +36,7 @@ def begun(broker: MemoryBroker, **options: object) -> Iterator[Consumer]:
 
 def read_to(reading: Consumer, name: str) -> None:
     """Read until a block is complete, whether it is delivered or not."""
-    deadline = time.monotonic() + DEADLINE
-    while reading.explain(hash_of(name)).state in ("unknown", "open"):
-        assert time.monotonic() < deadline
-        reading._step()
+    waiting.until(lambda: reading.explain(hash_of(name)).state not in ("unknown", "open"), step=reading._step)
 
 
 def whole(*payloads: Payload) -> list[Routed]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, added, block, consumer, hash_of, line, publish, steps, until
+import waiting
+from blocks import added, block, consumer, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
 from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams import Divergence, Quarantined
@@ -33,11 +33,8 @@ def agreed(broker: MemoryBroker, **options: object) -> Consumer:
 
 
 def read_all(reading: Consumer) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not reading.caught_up:
-        assert time.monotonic() < deadline
-        reading._step()
-    reading._step()  # what was overdue is told when it is known that nothing of it is left
+    waiting.until(lambda: reading.caught_up, step=reading._step)
+    reading._step()  # overdue blocks are reported once nothing of them is unread
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -125,10 +122,7 @@ def test_told_to_halt_it_waits_for_that_producer_however_far_it_lags(broker: Mem
         assert steps(until(reading, "6a")) == ["+6a"]
         publish(broker, line(61, 99), "a")
         publish(broker, line(61, 99), "b")
-        deadline = time.monotonic() + DEADLINE
-        while reading.explain(hash_of("99a")).state == "unknown":
-            assert time.monotonic() < deadline
-            reading._step()
+        waiting.until(lambda: reading.explain(hash_of("99a")).state != "unknown", step=reading._step)
         assert "'c' supplied nothing" in reading.explain(hash_of("7a")).reason
         publish(broker, line(6, 99), "c")
         updates = until(reading, "99a")

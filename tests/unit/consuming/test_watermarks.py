@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,9 +18,7 @@ from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Routed
 from cardinal.testing.memory import MemoryBroker, MemorySource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from waiting import until
 
 
 class Slow(MemorySource):
@@ -54,12 +51,6 @@ def source(broker: MemoryBroker) -> Slow:
     return source
 
 
-def _until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline
-
-
 @pytest.fixture
 def watermarks(source: Slow, monkeypatch: pytest.MonkeyPatch) -> Watermarks:
     """A retry follows a failure at once."""
@@ -72,15 +63,15 @@ def test_an_answer_was_requested_after_the_moment_that_the_caller_names(
 ) -> None:
     """A request that is in flight already proves nothing about what was written since."""
     assert watermarks.after(0.0) is None
-    _until(lambda: source.queries)
+    until(lambda: source.queries)
     moment = time.monotonic()
     assert watermarks.after(moment) is None
     assert source.queries == 1, "one request at a time"
     broker.take(Routed("t", b"key", b""), ())
     source.answers.set()
-    _until(lambda: watermarks.after(0.0))
+    until(lambda: watermarks.after(0.0))
     assert watermarks.newest_at < moment
-    _until(lambda: watermarks.after(moment))
+    until(lambda: watermarks.after(moment))
     assert watermarks.newest_at > moment
     assert watermarks.newest == source.watermarks()
     assert source.queries == 2
@@ -104,10 +95,10 @@ def test_a_server_that_is_away_is_queried_again_and_any_other_error_is_raised_on
     before = time.monotonic()
     assert watermarks.away_since is None
     with pytest.raises(TopicError):
-        _until(lambda: watermarks.after(before))
+        until(lambda: watermarks.after(before))
     assert source.queries == 2
     assert watermarks.away_since is not None
-    _until(lambda: watermarks.after(before))
+    until(lambda: watermarks.after(before))
     assert watermarks.away_since is None
     assert source.queries == 3
 
@@ -117,10 +108,10 @@ def test_a_new_partition_is_read_from_its_start_and_the_rest_where_it_is(
 ) -> None:
     broker.widen("t", 3)
     assert not watermarks.read_new_partitions()
-    _until(lambda: source.queries)
+    until(lambda: source.queries)
     assert source.positions() == {("t", 0): 1}, "nobody waits for the answer"
     source.answers.set()
-    _until(watermarks.read_new_partitions)
+    until(watermarks.read_new_partitions)
     assert source.queries == 1
     assert source.positions() == {("t", 0): 1, ("t", 1): 0, ("t", 2): 0}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 import struct
-import time
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.metrics import Collector, Endpoint, new_registry
 from cardinal_spark.metrics import LakeMetrics
 from cardinal_spark.pipeline import BatchStatus
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,10 +71,7 @@ def test_a_client_that_breaks_off_is_logged_for_whoever_debugs_and_nobody_else(
         with socket.create_connection((host, int(port))) as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it
             client.send(b"GE")
-        deadline = time.monotonic() + 30
-        while not caplog.records:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: caplog.records)
         assert asked(endpoint, "/healthz") == (200, "ok\n")
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "Exception occurred during processing" not in capfd.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,9 +39,10 @@ from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.tables import KeyRow, TableSettings, block_batches
 from cardinal_spark.source.tasks import grouped, read_blocks
 from cardinal_spark.testing import commit_batch
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from cardinal.protocols.streams import Payload
@@ -119,13 +119,6 @@ def topics() -> Iterator[Topics]:
     made = Topics()
     yield made
     made.close()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # between two looks; the deadline decides
 
 
 def batches(
@@ -222,7 +215,7 @@ def test_nothing_ready_is_no_new_offset(topics: Topics) -> None:
     topics.publish_unfinished()
     topics.broker.take(Routed(topics.app.default_topic, b"\xff" + bytes(32), b""), ())
     assert planner.next_offset(start, UNLIMITED) == start
-    eventually(lambda: report_of(planner)["lag_records"] == 0)
+    until(lambda: report_of(planner)["lag_records"] == 0)
     assert planner.next_offset(start, UNLIMITED) == start
 
 
@@ -235,7 +228,7 @@ def test_what_the_chain_waits_for_is_a_warning_after_a_minute(topics: Topics, ca
     assert planner.report() is None
     number = topics.publish_unfinished()
     assert planner.next_offset(start, UNLIMITED) == start
-    eventually(lambda: report_of(planner)["lag_records"] == 0)
+    until(lambda: report_of(planner)["lag_records"] == 0)
     for seconds, warned in ((30.0, 0), (61.0, 1), (90.0, 1), (122.0, 2)):
         now[0] = seconds
         assert planner.next_offset(start, UNLIMITED) == start
@@ -416,7 +409,7 @@ def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
     topics.planners.append(planner)
     start = planner.first()
     assert planner.next_offset(start, UNLIMITED) == start
-    eventually(lambda: report_of(planner)["withheld"] == len(topics.chain))
+    until(lambda: report_of(planner)["withheld"] == len(topics.chain))
     now[0] = 61
     planner.next_offset(start, UNLIMITED)
     assert f"{len(topics.chain)} blocks are not safe yet, no block carries the mark safe" in caplog.text

@@ -28,6 +28,7 @@ from cardinal.transports.file.container import SYNC_SIZE, read_header
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.segments import Segment
 from file_logs import DEADLINE, at_end, at_start, block, everything, fill, numbers_in, read_on, sink_of, source_of
+from waiting import until
 
 FAST = "fsync=never&cardinal.partitions=2"
 SMALL = f"{FAST}&segment.bytes=3000"
@@ -262,10 +263,7 @@ def test_nothing_is_acknowledged_into_a_segment_that_was_removed(tmp_path: Path,
 
 def test_a_recording_whose_segment_is_removed_raises(tmp_path: Path) -> None:
     def step_until(recorder: Recorder, count: int) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while recorder.progress.records < count:
-            assert time.monotonic() < deadline
-            recorder.step(0.05)
+        until(lambda: recorder.progress.records >= count, step=lambda: recorder.step(0.05))
 
     with MemoryBroker(uuid.uuid4().hex) as broker:
         publish(broker, line(1, 5))

@@ -24,6 +24,7 @@ from cardinal.transports.kafka.errors import Reasons
 from cardinal.transports.kafka.settings import kafka_settings
 from cardinal.transports.kafka.sink import KafkaSink
 from cardinal.transports.written import Written
+from waiting import until
 
 
 class Message:
@@ -109,9 +110,7 @@ def test_whoever_waits_for_room_ends_when_it_is_closed(sink: KafkaSink) -> None:
     first = sink.send([MESSAGE], None)
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(sink.send, [MESSAGE, MESSAGE], None) for _ in range(3)]
-        deadline = time.monotonic() + DEADLINE
-        while sink._calls < 4:
-            assert time.monotonic() < deadline
+        until(lambda: sink._calls >= 4)
         sink.close()
         for call in waiting:
             assert isinstance(call.result(DEADLINE).exception(DEADLINE), TransportError)
