@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka import Consumer as Client
 from kafka_streams import everything_on
-from killing import consumed
+from long_runs import consumed
 
 from cardinal import Publisher
 from cardinal.apps import blob, get

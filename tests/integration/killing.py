@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kafka_streams import everything_on
+from long_runs import Reading, consumed
 
 import pushing
 from cardinal.apps import get
 from cardinal.consumer import Consumer
 from cardinal.embedded import free_port
-from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
 from pushing import Mined
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.embedded import EmbeddedKafka
-    from cardinal.protocols.streams import ChainUpdate
 
 DEADLINE: Final = 180.0
 SEED: Final = "CARDINAL_KILLS_SEED"
@@ -75,47 +74,6 @@ class Chain:
         self.branch.append(block)
         self.ever[block.hash] = block
         return block
-
-
-class Reading:
-    """A consumer on a thread of its own: the chain that its updates build."""
-
-    def __init__(self, changed: threading.Condition) -> None:
-        self.chain: list[Payload] = []
-        self.seq = 0
-        self.failure: BaseException | None = None
-        self._changed = changed
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def begin(self, url: str, app: Application) -> None:
-        """Read; returns when the stream's topics are there."""
-        self._consumer = Consumer(url, app, topics_timeout=DEADLINE)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._consumer.close()
-        self._thread.join(DEADLINE)
-
-    def _run(self) -> None:
-        try:
-            for update in self._consumer:
-                with self._changed:
-                    self._take(update)
-                    self._changed.notify_all()
-        except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
-            self.failure = failure
-            with self._changed:
-                self._changed.notify_all()
-
-    def _take(self, update: ChainUpdate) -> None:
-        assert update.first_seq == self.seq + 1
-        self.seq = update.seq
-        for removed in update.removed:
-            assert self.chain.pop().hash == removed.hash
-        for added in update.added:
-            assert isinstance(added, Payload)
-            assert not self.chain or added.parent == self.chain[-1].hash
-            self.chain.append(added)
 
 
 class Nodes(Protocol):
@@ -185,7 +143,7 @@ class Killed:
         self._growing = self._helpers.submit(self._grow)
         self._restarting: Future[object] | None = None
         self._processes = {name: self._begin(name) for name in (*self.nodes.commands, *PUBLISHERS)}
-        self.reading.begin(self.url, get(app, topic=self.topic))
+        self.reading.begin(Consumer(self.url, get(app, topic=self.topic), topics_timeout=DEADLINE))
 
     def kill(self, name: str) -> None:
         """Kill one of them at a random moment after something was acknowledged or delivered, and begin it again."""
@@ -226,9 +184,9 @@ class Killed:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self._changed:
-            came = self._changed.wait_for(lambda: condition() or self.reading.failure is not None, DEADLINE)
-        if self.reading.failure is not None:
-            raise self.reading.failure
+            came = self._changed.wait_for(lambda: condition() or self.reading.failed is not None, DEADLINE)
+        if self.reading.failed is not None:
+            raise self.reading.failed
         assert came, f"{self}: {(self._folder / 'log').read_text()[-4000:]}"
 
     def __str__(self) -> str:
@@ -313,19 +271,3 @@ def killed(  # noqa: PLR0917 - a run
         f"{len(run.chain.branch)} in the chain, {len(on_topics)} on the topics, {len(run.acknowledged)} acknowledged; "
         f"{during} of {run.reading.seq} delivered during the kills; reorgs by depth: {sorted(run.chain.reorgs.items())}"
     )
-
-
-def consumed(url: str, app: Application, head: bytes) -> list[Payload]:
-    """The chain that a consumer's updates build, up to this head."""
-    chain: list[Payload] = []
-    with Consumer(url, app, idle_timeout=DEADLINE) as consumer:
-        for update in consumer:
-            for removed in update.removed:
-                assert chain.pop().hash == removed.hash
-            for added in update.added:
-                assert isinstance(added, Payload)
-                assert not chain or added.parent == chain[-1].hash
-                chain.append(added)
-            if chain[-1].hash == head:
-                break
-    return chain

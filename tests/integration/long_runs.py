@@ -7,61 +7,96 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from commands import DEADLINE, Processes
 
 from cardinal import Consumer, Payload
+from waiting import until_async
+
+if TYPE_CHECKING:
+    from cardinal.apps import Application
+    from cardinal.protocols.streams import ChainUpdate
 
 LIVES = (1.5, 3.0)
 """Bounds of a producer's life, in seconds."""
 
 
-class Reading:
-    """Consumer on a thread of its own, with the chain of its updates."""
+class CheckedChain:
+    """The chain that a consumer's updates build; their numbers are dense."""
 
-    def __init__(self, stream: str, chain_id: int) -> None:
+    def __init__(self) -> None:
         self.chain: list[Payload] = []
         self.reorgs: list[int] = []
-        self.seqs: list[int] = []
+        self.seq = 0
+
+    def apply(self, update: ChainUpdate) -> None:
+        assert update.first_seq == self.seq + 1
+        self.seq = update.seq
+        for removed in update.removed:
+            assert self.chain.pop().hash == removed.hash
+        for added in update.added:
+            assert isinstance(added, Payload)
+            assert not self.chain or added.parent == self.chain[-1].hash
+            self.chain.append(added)
+        if update.removed:
+            self.reorgs.append(len(update.removed))
+
+
+class Reading(CheckedChain):
+    """A consumer on a thread of its own, and the chain of its updates."""
+
+    def __init__(self, changed: threading.Condition | None = None) -> None:
+        super().__init__()
         self.failed: BaseException | None = None
-        self._stop = threading.Event()
-        self._consumer = Consumer(stream, chain_id=chain_id, topics_timeout=DEADLINE)
+        self._changed = changed or threading.Condition()
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def begin(self, consumer: Consumer) -> None:
+        self._consumer = consumer
         self._thread.start()
 
     def _run(self) -> None:
         try:
             for update in self._consumer:
-                for payload in update.removed:
-                    assert self.chain.pop().hash == payload.hash
-                for payload in update.added:
-                    assert isinstance(payload, Payload)
-                    assert not self.chain or payload.parent == self.chain[-1].hash
-                    self.chain.append(payload)
-                if update.removed:
-                    self.reorgs.append(len(update.removed))
-                self.seqs += [update.first_seq, update.seq]
-                if self._stop.is_set():
-                    return
+                with self._changed:
+                    self.apply(update)
+                    self._changed.notify_all()
         except BaseException as failed:  # noqa: BLE001 - the test's thread raises it
             self.failed = failed
+            with self._changed:
+                self._changed.notify_all()
 
     async def reaches(self, block_hash: bytes) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while not (self.chain and self.chain[-1].hash == block_hash):
-                if self.failed is not None:
-                    raise self.failed
-                await asyncio.sleep(0.05)
+        await until_async(lambda: self.failed or (self.chain and self.chain[-1].hash == block_hash), DEADLINE)
+        if self.failed is not None:
+            raise self.failed
 
     def close(self) -> None:
-        self._stop.set()
         self._consumer.close()
         self._thread.join(DEADLINE)
 
 
+def consumed(url: str, app: Application, head: bytes) -> list[Payload]:
+    """The chain that a consumer's updates build, up to this head."""
+    checked = CheckedChain()
+    with Consumer(url, app, idle_timeout=3 * DEADLINE) as consumer:
+        for update in consumer:
+            checked.apply(update)
+            if checked.chain[-1].hash == head:
+                break
+    return checked.chain
+
+
+def reading_of(stream: str, chain_id: int) -> Reading:
+    reading = Reading()
+    reading.begin(Consumer(stream, chain_id=chain_id, topics_timeout=DEADLINE))
+    return reading
+
+
 @contextmanager
 def reading(stream: str, chain_id: int) -> Iterator[Reading]:
-    reader = Reading(stream, chain_id)
+    reader = reading_of(stream, chain_id)
     try:
         yield reader
     finally:
@@ -81,9 +116,3 @@ async def restarted(processes: Processes, command: list[str], until: asyncio.Eve
         process.kill()
         await asyncio.to_thread(process.wait)
     return killed
-
-
-def assert_no_seq_is_missing(seqs: list[int]) -> None:
-    """The numbers of updates, first and last of each, are dense."""
-    assert seqs[0] == 1
-    assert all(second == first + 1 for first, second in zip(seqs[1::2], seqs[2::2], strict=False))

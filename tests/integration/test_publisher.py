@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from commands import DEADLINE, Processes, fresh_chain_id, run_here
-from long_runs import Reading
+from long_runs import CheckedChain, reading_of
 
 import waiting
 from cardinal import BlockRef, Consumer, Payload, Publisher
@@ -252,13 +252,11 @@ def chain_of(feed: str) -> list[Payload]:
 
 def read_again(url: str, chain_id: int) -> list[Payload]:
     """The chain that a consumer of everything on the topics has."""
-    chain: list[Payload] = []
+    checked = CheckedChain()
     with Consumer(url, chain_id=chain_id, until="end") as consumer:
         for update in consumer:
-            for removed in update.removed:
-                assert chain.pop().hash == removed.hash
-            chain += [added for added in update.added if isinstance(added, Payload)]
-    return chain
+            checked.apply(update)
+    return checked.chain
 
 
 def until(condition: Callable[[], bool], *running: Popen[str]) -> None:
@@ -292,7 +290,7 @@ def test_a_feed_with_reorgs_reaches_a_consumer_though_node_and_publisher_are_kil
 
         with node(url, topic, tmp_path / "data", *more, app="evm", listen=listen):
             publisher = produce()
-            reading = Reading(url, chain_id)
+            reading = reading_of(url, chain_id)
             until(lambda: last_of(listen) > 50, publisher)
         with node(url, topic, tmp_path / "data", *more, app="evm", listen=listen):  # the first was killed
             until(lambda: last_of(listen) > 100, publisher)
@@ -323,7 +321,7 @@ def test_the_next_node_of_the_url_gets_the_blocks_while_one_is_away(
         to = f"ingest://{first},127.0.0.1:{other}"
         with node(url, topic, tmp_path / "a", *more, app="evm", listen=first):
             publisher = processes.start("produce", "--from", feed, "--to", to)
-            reading = Reading(url, chain_id)
+            reading = reading_of(url, chain_id)
             until(lambda: last_of(first) > 20 and bool(reading.chain), publisher)  # the other begins above
         code, _, log = processes.end(publisher)
         assert code == 0, log
