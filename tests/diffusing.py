@@ -150,7 +150,7 @@ def repeated_ids(reply: Message) -> Message:
 
 
 def invented_ids(reply: Message) -> Message:
-    """Announces what it does not have; asked for it, it sends what it has."""
+    """Announces what it does not have, and answers requests with what it has."""
     if not isinstance(reply, MsgReplyObjectIds):
         return MsgReplyObjects((make(1, b"something else"),))
     return MsgReplyObjectIds(

@@ -63,7 +63,7 @@ class Served:
 
 @contextmanager
 def serving(url: str, app: Topics, **settings: Any) -> Iterator[Served]:  # noqa: ANN401 - of ServeSettings
-    """A server of this stream, on a free port unless told which."""
+    """A server of this stream, on a free port unless one is given."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

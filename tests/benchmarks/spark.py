@@ -252,7 +252,7 @@ PARTS: Final[dict[str, Callable[..., None]]] = {"throughput": throughput, "laten
 
 
 def main() -> None:
-    """Start a broker and a session, and print the parts that were asked for."""
+    """Start a broker and a session, and print the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a small part of the work: whether it works")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="which tables; default: all")

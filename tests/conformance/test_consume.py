@@ -84,7 +84,7 @@ def expected(case: Case) -> list[dict[int, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("case", FED, ids=identity)
-def test_every_message_brings_about_what_the_vector_says(case: Case) -> None:
+def test_every_message_has_the_results_of_the_vector(case: Case) -> None:
     steps = replay(case)
     assert {i: outcome for i, step in enumerate(steps) if (outcome := step.outcome())} in expected(case)
 
@@ -118,7 +118,7 @@ def test_a_configuration_that_cannot_work_is_refused(case: Case) -> None:
         Follower(settings(case))
 
 
-def test_where_the_reference_stops_dead_cardinal_says_what_it_does() -> None:
+def test_where_the_reference_stops_dead_the_case_describes_what_cardinal_does() -> None:
     assert len(DEAD) == 5
     assert all("cardinal" in case for case in DEAD)
 

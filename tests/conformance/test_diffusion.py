@@ -56,7 +56,7 @@ def built(fields: Case) -> Message:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_bytes_read_and_write_as_the_vector_says(case: Case) -> None:
+def test_bytes_read_and_write_as_in_the_vector(case: Case) -> None:
     state, data = State(case["state"]), raw(case["hex"])
     if "error" in case:
         with pytest.raises(ViolationError) as refused:
@@ -74,7 +74,7 @@ def by_role(role: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("case", by_role("server"))
-def test_a_server_answers_as_the_vector_says(case: Case) -> None:
+def test_a_server_answers_as_in_the_vector(case: Case) -> None:
     limit = case.get("reply_limit", 2_500_000)
     pool = Pool(*map(raw, case["pool"]))
     server = Server(pool, DiffusionSettings(max_unacked=case["max_unacked"], reply_limit=limit))
@@ -121,7 +121,7 @@ def send(client: Client, message: Message) -> bytes:
 
 
 @pytest.mark.parametrize("case", by_role("client"))
-def test_a_client_judges_as_the_vector_says(case: Case) -> None:
+def test_a_client_judges_as_in_the_vector(case: Case) -> None:
     client = Client("a", identify)
     for step in case["steps"]:
         if "sent" in step:

@@ -105,7 +105,9 @@ def test_no_field_that_was_not_there_is_published() -> None:
 
 
 @pytest.mark.parametrize(("number", "status", "root"), FLIPS)
-def test_a_status_is_held_to_its_root_whatever_else_the_receipt_says(number: int, status: str, root: str) -> None:
+def test_a_status_is_verified_against_its_root_whatever_else_the_receipt_holds(
+    number: int, status: str, root: str
+) -> None:
     case = load(number)
     honest = payload_from_rpc(case["block"], case["receipts"], chain_id=1)
     receipt = next(one for one in case["receipts"] if one["status"] == status)

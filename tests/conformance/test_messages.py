@@ -81,7 +81,7 @@ KEYS = {"decode_batch": b"\0" + bytes(32), "decode_subbatch_msg": b"\2" + bytes(
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["kind"] != "decode_int"], ids=lambda case: case["name"])
-def test_a_message_reads_and_writes_as_the_vector_says(case: dict[str, Any]) -> None:
+def test_a_message_reads_and_writes_as_in_the_vector(case: dict[str, Any]) -> None:
     ours = case.get("cardinal", {})
     key, value = raw(case["key"]) if "key" in case else KEYS[case["kind"]], raw(case["value"])
     if ours.get("refused") or ("error" in case and "fields" not in ours):
@@ -104,7 +104,7 @@ def test_a_message_reads_and_writes_as_the_vector_says(case: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["kind"] == "decode_int"], ids=lambda case: case["name"])
-def test_an_integer_reads_as_the_vector_says(case: dict[str, Any]) -> None:
+def test_an_integer_reads_as_in_the_vector(case: dict[str, Any]) -> None:
     if "error" in case or "cardinal" in case:
         with pytest.raises(DecodeError):
             avro.read_int(raw(case["value"]))

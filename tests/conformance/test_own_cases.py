@@ -38,7 +38,7 @@ def replay(case: Case) -> list[Step]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=identity)
-def test_every_message_brings_about_what_the_case_says(case: Case) -> None:
+def test_every_message_has_the_results_of_the_case(case: Case) -> None:
     found = {i: outcome for i, step in enumerate(replay(case)) if (outcome := step.outcome())}
     assert found == {step["i"]: stripped(step) for step in case["steps"]}
 

@@ -76,7 +76,7 @@ def fields_of(message: Request | Response | None) -> dict[str, Any]:  # noqa: PL
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
-def test_bytes_are_read_and_written_as_the_case_says(case: Case) -> None:
+def test_bytes_are_read_and_written_as_in_the_case(case: Case) -> None:
     data, read = bytes.fromhex(case["hex"]), READERS[case["type"]]
     if "error" in case:
         with pytest.raises(RemoteProtocolError):
@@ -151,7 +151,7 @@ SCENARIOS = load("publish-arbiter.json", "scenarios")
 
 
 @pytest.mark.parametrize("case", SCENARIOS, ids=lambda case: str(case["name"]))
-def test_every_step_puts_out_what_the_scenario_says(case: Case) -> None:
+def test_every_step_has_the_output_of_the_scenario(case: Case) -> None:
     expected = defaultdict(list)
     for out in case["expect"]:
         expected[out["step"]].append((out["to"], out["send"]))

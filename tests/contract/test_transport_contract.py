@@ -174,7 +174,7 @@ def test_a_position_is_the_offset_after_the_last_record_that_was_given(room: Roo
         assert source.positions() == expected
 
 
-def test_poll_gives_what_is_there_at_once_and_waits_no_longer_than_told(room: Room) -> None:
+def test_poll_returns_available_records_at_once_and_waits_no_longer_than_its_timeout(room: Room) -> None:
     sink = room.sink()
     source = from_start(room.source())
     read_to_the_end(source)
@@ -319,7 +319,7 @@ def test_a_position_behind_the_end_is_refused_and_the_end_itself_is_not(room: Ro
     assert {record.key[1:33] for record in read_to_the_end(source)} == {(2).to_bytes(32, "big")}
 
 
-def test_topics_that_are_made_anew_under_a_source_are_told_at_every_poll_until_it_is_told_where_to_read(
+def test_recreated_topics_are_reported_at_every_poll_until_positions_are_assigned(
     room: Room,
 ) -> None:
     sink = room.sink()
@@ -461,7 +461,7 @@ def test_calls_that_are_under_way_are_finished_by_closing(any_room: Room) -> Non
         future.result(0)
 
 
-def test_a_seal_may_be_sent_when_the_content_is_acknowledged_on_the_thread_that_says_so(any_room: Room) -> None:
+def test_a_seal_may_be_sent_on_the_thread_that_acknowledges_the_content(any_room: Room) -> None:
     sink = any_room.sink()
     seals = []
     for number in range(10):

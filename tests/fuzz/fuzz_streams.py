@@ -171,7 +171,7 @@ def one(data: bytes) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Fuzz until told to stop; the arguments are libFuzzer's."""
+    """Fuzz until stopped; the arguments are libFuzzer's."""
     atheris.Setup(arguments, one)
     atheris.Fuzz()
 

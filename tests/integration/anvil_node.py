@@ -97,7 +97,7 @@ class Anvil:
 
 @asynccontextmanager
 async def anvil(*options: str) -> AsyncIterator[Anvil]:
-    """An anvil node that mines when told; killed at the end."""
+    """An anvil node that mines on request; killed at the end."""
     command = [str(anvil_binary()), "--port", "0", "--no-mining", *options]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None

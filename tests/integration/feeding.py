@@ -65,7 +65,7 @@ async def take(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
 
 
 async def looks(node: JsonRpcNode, times: int = 5) -> None:
-    """Wait until the feed has asked for blocks so many times more."""
+    """Wait until the feed has requested blocks so many times more."""
     looked, counter = asyncio.Event(), itertools.count(1)
 
     def count(method: str, _: Sequence[object]) -> None:

@@ -88,7 +88,7 @@ class Geth:
     async def build(
         self, transactions: Sequence[bytes], withdrawals: int = 1, *, choose: bool = True
     ) -> dict[str, Any]:
-        """A child of the head with these transactions, which becomes the head; what has to be told to have it again."""
+        """A child of the head with these transactions, which becomes the head; returns the calls to repeat."""
         for one in transactions:
             await self._send(text(one))
         head = await self.block("latest")
@@ -112,7 +112,9 @@ class Geth:
                     "parentBeaconBlockRoot": self._chain.root(number),
                 }
                 payload_id = (await self.choose(head["hash"], attributes=attributes))["payloadId"]
-                await asyncio.sleep(0.02 * attempt)  # geth fills a payload beside, and stops when it is asked for it
+                await asyncio.sleep(
+                    0.02 * attempt
+                )  # geth fills a payload in the background, and stops when it is requested
                 built: dict[str, Any] = await self._command(f"engine_getPayload{self._chain.payloads}", payload_id)
                 if len(built["executionPayload"]["transactions"]) == len(transactions):
                     break

@@ -38,7 +38,7 @@ class Chain:
     async def receipt(self, hashed: str) -> Any:  # noqa: ANN401 - JSON
         return await self.node.ask("eth_getTransactionReceipt", hashed)
 
-    async def asked(self, number: int) -> tuple[Any, Any, Any, Any]:
+    async def requested(self, number: int) -> tuple[Any, Any, Any, Any]:
         """The block with this number written down, its parent, its traces, and its proofs by address."""
         block = await self.node.ask("eth_getBlockByNumber", hex(number), *FULL)
         receipts = await self.node.ask("eth_getBlockReceipts", block["hash"])
@@ -52,9 +52,9 @@ class Chain:
         return written, parent, traces, proofs
 
     async def delta(self, number: int) -> StateDelta:
-        written, parent, traces, proofs = await self.asked(number)
-        asked = [proof for pair in proofs.values() for proof in pair]
-        return state_delta(traces, asked, block=written, parent=parent, chain_id=CHAIN_ID)
+        written, parent, traces, proofs = await self.requested(number)
+        requested = [proof for pair in proofs.values() for proof in pair]
+        return state_delta(traces, requested, block=written, parent=parent, chain_id=CHAIN_ID)
 
 
 async def busy(chain: Chain) -> str:
@@ -130,14 +130,14 @@ async def test_missing_parts_and_wrong_parents_are_refused() -> None:
         chain = Chain(node)
         contract = await busy(chain)
         for number, left_out in ((2, ELSEWHERE), (3, contract), (4, contract)):
-            written, parent, traces, proofs = await chain.asked(number)
+            written, parent, traces, proofs = await chain.requested(number)
             some = [proof for address, pair in proofs.items() if address != left_out.lower() for proof in pair]
             with pytest.raises(IntegrityError, match="changed"):
                 state_delta(traces, some, block=written, parent=parent, chain_id=CHAIN_ID)
             every = [proof for pair in proofs.values() for proof in pair]
             with pytest.raises(IntegrityError, match="parent"):
                 state_delta(traces, every, block=written, parent=parent | {"gasUsed": "0x1"}, chain_id=CHAIN_ID)
-        written, parent, traces, proofs = await chain.asked(2)
+        written, parent, traces, proofs = await chain.requested(2)
         every = [proof for pair in proofs.values() for proof in pair]
         for trace in traces:
             trace["result"]["post"] = {}

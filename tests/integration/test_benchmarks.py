@@ -59,7 +59,7 @@ def test_one_command_prints_every_row_of_the_benchmark(command: str, rows: list[
         assert re.search(row, done.stdout), f"{row!r} is not in\n{done.stdout}"
 
 
-def test_one_part_can_be_asked_for_by_its_name() -> None:
+def test_one_part_can_be_selected_by_its_name() -> None:
     command = [sys.executable, str(BENCHMARKS / "kafka.py"), "--quick", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

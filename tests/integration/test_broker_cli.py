@@ -117,4 +117,4 @@ def test_no_network_and_a_jar_that_is_cut_is_one_sentence_and_heals_with_the_net
     said = commands.refused("up")
     assert f"{smallest.name} is damaged in the cache and could not be fetched again: check the network" in said
     damaged.write_bytes(cache_folder().joinpath("jars", smallest.name).read_bytes())
-    assert commands.up()["pid"], "with the jars there nothing is asked of the network"
+    assert commands.up()["pid"], "with the jars there nothing is requested from the network"

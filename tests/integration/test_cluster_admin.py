@@ -423,7 +423,7 @@ NUMBERS = {
 }
 
 
-def test_one_screen_says_who_leads_and_what_waits_for_what(begun: TestCluster) -> None:
+def test_one_screen_lists_the_leader_and_what_waits_for_what(begun: TestCluster) -> None:
     plain = begun.file()
     values, _ = begun.claims(plain, begun.opened(plain)[1], ["1a 2a", "3a", "4a 5a 6a"], "aba")
     begun.append([*values[:2], values[0], b"\xff", values[2]])

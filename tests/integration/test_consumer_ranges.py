@@ -113,7 +113,7 @@ def test_a_batch_that_names_no_range_has_the_content_read_too(cardinal_broker: E
         need_whole(everything_on(url, app), chain, rest)
 
 
-def test_a_sealed_batch_says_where_its_block_lies(cardinal_broker: EmbeddedKafka) -> None:
+def test_a_sealed_batch_holds_the_ranges_of_its_block(cardinal_broker: EmbeddedKafka) -> None:
     app, url = small_stream(), url_of(cardinal_broker)
     with Producer(url, app, producer_id="one") as producer:
         producer.add(a_block("1a", "0g", values=50)).result(DEADLINE)
@@ -168,7 +168,7 @@ def test_a_cursor_of_a_usual_consumer_resumes_with_batches_alone(cardinal_broker
     need_whole(everything_on(url, app), chain, rest)
 
 
-def test_the_oldest_batch_without_ranges_says_from_when_on_the_content_is_read(
+def test_the_oldest_batch_without_ranges_bounds_the_content_that_is_read(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of them, in two partitions, and the younger one is read first."""

@@ -144,7 +144,7 @@ async def test_several_processes_share_one_node() -> None:
         assert process.wait(timeout=20) == 0
 
 
-def test_the_node_ends_quietly_when_it_is_told_to_while_it_plays() -> None:
+def test_the_node_stops_quietly_on_a_signal_while_it_plays() -> None:
     with running("--rate", "1") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0

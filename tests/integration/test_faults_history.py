@@ -115,7 +115,7 @@ def test_each_damage_is_named(history: History, damage: Damage, kind: str) -> No
     assert kind in {sentence.split(":")[0] for sentence in found}
 
 
-def test_a_block_that_nobody_was_told_is_safe_may_be_missing(history: History) -> None:
+def test_a_block_that_was_never_acknowledged_may_be_missing(history: History) -> None:
     unsure = replace(lose(history), acknowledged=frozenset())
     assert check(unsure) == []
 

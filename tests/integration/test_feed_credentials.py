@@ -91,7 +91,7 @@ async def test_node_is_shown_what_it_wants(  # noqa: PLR0917 - pytest gives them
 async def test_token_that_was_changed_is_read_when_the_node_refuses_the_old_one(
     scheme: str, status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Twice, while the feed follows the head; a WebSocket is asked for its token when it is opened anew."""
+    """Twice, while the feed follows the head; a WebSocket sends its token when it is reopened."""
     caplog.set_level(logging.DEBUG)
     chain = grow(None, 12)
     served = replay(chain)
@@ -225,7 +225,7 @@ async def test_no_node_is_shown_what_is_another_ones(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", HTTP)
 @asynchronous
-async def test_node_that_refuses_is_left_and_not_asked_again_and_again(
+async def test_a_node_that_refuses_is_left_and_not_requested_repeatedly(
     scheme: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither the one that is left in the middle, nor the one that stands by and never took its token."""
@@ -264,7 +264,7 @@ async def test_node_that_refuses_is_left_and_not_asked_again_and_again(
 
 
 @asynchronous
-async def test_node_that_stands_by_is_asked_with_another_token_when_it_has_rested(
+async def test_a_node_on_standby_is_requested_with_another_token_after_its_pause(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain = grow(None, 4)

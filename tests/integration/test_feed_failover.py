@@ -293,7 +293,7 @@ async def test_block_by_hash_comes_from_whichever_node_has_it() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
-async def test_node_that_bears_small_batches_only_is_asked_for_less(scheme: str) -> None:
+async def test_a_node_that_accepts_only_small_batches_gets_smaller_ones(scheme: str) -> None:
     chain = grow(None, 60)
     async with serving(replay(chain), limits=NodeLimits(batch=5, body=4096)) as node:
         feed = open_feed(address(node, scheme), settings=QUICK)
@@ -302,7 +302,7 @@ async def test_node_that_bears_small_batches_only_is_asked_for_less(scheme: str)
 
 
 @asynchronous
-async def test_node_without_block_receipts_is_asked_for_each() -> None:
+async def test_receipts_are_requested_singly_of_a_node_without_block_receipts() -> None:
     chain = grow(None, 30)
     async with opened(replay(chain)) as (node, feed):
         node.methods = frozenset(
@@ -471,7 +471,7 @@ async def test_socket_file_that_is_replaced_is_opened_anew_and_its_node_compared
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @asynchronous
-async def test_answers_above_the_bound_are_asked_for_in_smaller_batches(scheme: str) -> None:
+async def test_answers_above_the_bound_are_requested_in_smaller_batches(scheme: str) -> None:
     chain = grow(None, 60)
     bounded = replace(QUICK, rpc=replace(QUICK.rpc, answer=40_000), walk=1, fetch_blocks=50)
     async with serving(replay(chain)) as node, connected(address(node, scheme), bounded) as feed:
@@ -521,10 +521,10 @@ async def test_redirection_to_nowhere_is_one_sentence(place: str) -> None:
 
 
 @asynchronous
-async def test_pause_that_is_asked_for_by_a_date_is_one_of_ours() -> None:
-    def script(asked: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+async def test_a_pause_that_a_date_requests_is_within_our_bounds() -> None:
+    def script(requested: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
         later = next(dates, None)
-        return (429, "slow down", later) if later else (200, result(asked))
+        return (429, "slow down", later) if later else (200, result(requested))
 
     dates = iter(["Fri, 31 Dec 2100 23:59:59 GMT", "soon"])
     async with scripted(script) as client, asyncio.timeout(5):
@@ -537,8 +537,12 @@ KEY = "s3cr3t-a1b2c3"
 LOUD = f"no quota for http://u:s3cr3t-pass@h/v3/{KEY}?token=s3cr3t-t0k3n\x1b[2J\nsecond line " + "z" * 5000
 
 
-def _many(asked: Any) -> Any:  # noqa: ANN401 - JSON
-    return [refusal(-32000, LOUD, one["id"]) for one in asked] if isinstance(asked, list) else refusal(-32000, LOUD)
+def _many(requested: Any) -> Any:  # noqa: ANN401 - JSON
+    return (
+        [refusal(-32000, LOUD, one["id"]) for one in requested]
+        if isinstance(requested, list)
+        else refusal(-32000, LOUD)
+    )
 
 
 @asynchronous

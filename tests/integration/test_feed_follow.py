@@ -129,7 +129,7 @@ async def test_reorg_through_the_first_block_gives_its_sibling_and_deeper_is_ref
     assert refused.value.number == 4
 
 
-# --- which blocks of the node's chain are given: below a lag, as final as asked for, from a hash or a time ---
+# --- which blocks of the node's chain are yielded: below a lag, of a finality, from a hash or a time ---
 
 
 @asynchronous
@@ -162,7 +162,7 @@ async def test_reorg_above_the_lag_is_never_seen() -> None:
 
 @pytest.mark.parametrize("tag", ["safe", "finalized"])
 @asynchronous
-async def test_only_what_is_as_final_as_asked_for_is_given(tag: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_blocks_of_the_requested_finality_are_yielded(tag: str, caplog: pytest.LogCaptureFixture) -> None:
     chain = grow(None, 12)
     served = replay(chain)
     async with serving(served) as node, connected(f"{node.url}#finality={tag}") as feed:
@@ -316,27 +316,27 @@ async def test_until_that_is_published_already_ends_at_once() -> None:
 class Elsewhere(ReplayChain):
     """A node that answers the question for one height with another block, whole and right, so many times."""
 
-    asked: int
+    requested: int
     instead: str
     times: int
 
     def hash_at(self, number: int) -> str | None:
-        if number == self.asked and self.times:
+        if number == self.requested and self.times:
             self.times -= 1
             return self.instead
         return super().hash_at(number)
 
 
-def elsewhere(chain: list[Built], asked: int, instead: Built) -> Elsewhere:
+def elsewhere(chain: list[Built], requested: int, instead: Built) -> Elsewhere:
     served = Elsewhere([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
     served.add(instead.block, instead.receipts)
-    served.asked, served.instead, served.times = asked, instead.name, 0
+    served.requested, served.instead, served.times = requested, instead.name, 0
     return served
 
 
 @pytest.mark.parametrize(("start", "instead"), [(2, 0), (2, 5), (2, 7), (0, None)])
 @asynchronous
-async def test_a_stream_begins_with_the_block_that_was_asked_for(start: int, instead: int | None) -> None:
+async def test_a_stream_begins_with_the_requested_block(start: int, instead: int | None) -> None:
     chain = grow(None, 8)
     served = elsewhere(chain, start, build(None, "z") if instead is None else chain[instead])
     async with opened(served) as (_, feed):
@@ -351,7 +351,7 @@ class Lagging(Elsewhere):
     """A node some of whose answers come from one that has nothing yet but the lowest blocks."""
 
     def hash_at(self, number: int) -> str | None:
-        if self.asked <= number < self.head() and self.times:
+        if self.requested <= number < self.head() and self.times:
             self.times -= 1
             return None
         return super().hash_at(number)
@@ -361,7 +361,7 @@ class Lagging(Elsewhere):
 async def test_null_is_not_another_chain() -> None:
     chain = grow(None, 110)
     served = Lagging([Recorded(one.block, one.receipts) for one in chain], chain_id=1337)
-    served.asked, served.times = 1, 0
+    served.requested, served.times = 1, 0
     async with opened(served) as (_, feed):
         await feed.chain_id()
         served.times = 6
@@ -421,11 +421,11 @@ async def test_blocks_that_were_given_are_not_given_again_when_the_chain_goes_ba
 @asynchronous
 async def test_a_branch_longer_than_what_is_walked_is_fetched_by_number() -> None:
     trunk, old, new, served = _two_branches()
-    asked: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
 
     def count(method: str, params: Sequence[object]) -> None:
         if params[-1:] == [True]:
-            asked[method] += 1
+            requested[method] += 1
 
     async with opened(served) as (node, feed):
         payloads = feed.follow()
@@ -434,15 +434,15 @@ async def test_a_branch_longer_than_what_is_walked_is_fetched_by_number() -> Non
         served.set_head(new[-1].name, announce="silent")
         taken += await take(payloads, len(new))
     assert given(taken) == hashes([*trunk, *old, *new])
-    assert asked["eth_getBlockByHash"] <= QUICK.walk, "it went on by hash, each block in memory"
-    assert asked["eth_getBlockByNumber"] >= len(new)
+    assert requested["eth_getBlockByHash"] <= QUICK.walk, "it went on by hash, each block in memory"
+    assert requested["eth_getBlockByNumber"] >= len(new)
 
 
 # --- how far a feed goes, which it says for those who wait: archives and development chains (nodes: test_feed ---
 
 
 @asynchronous
-async def test_target_of_an_archive_is_its_last_file_or_the_block_asked_for(tmp_path: Path) -> None:
+async def test_target_of_an_archive_is_its_last_file_or_the_requested_block(tmp_path: Path) -> None:
     for one in grow(None, 8):
         content = {"block": one.block, "receipts": one.receipts}
         (tmp_path / f"{one.number}.json.gz").write_bytes(gzip.compress(json.dumps(content).encode()))
@@ -457,7 +457,7 @@ async def test_target_of_an_archive_is_its_last_file_or_the_block_asked_for(tmp_
 
 
 @asynchronous
-async def test_target_of_a_development_chain_is_its_last_block_or_the_block_asked_for() -> None:
+async def test_target_of_a_development_chain_is_its_last_block_or_the_requested_block() -> None:
     feed = DevFeed(DevSettings(blocks=12, reorg_rate=0.0))
     assert feed.target is None
     for until, target in ((None, 12), (5, 5), (90, 12)):

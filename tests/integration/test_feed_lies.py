@@ -179,7 +179,7 @@ def emptied_bloom(block: Built, _: random.Random) -> object:
 
 
 def stale_block(block: Built, _: random.Random) -> object:
-    """The block that stood at this height before a reorg, whole and right, but not what was asked for."""
+    """The block that stood at this height before a reorg, complete and right, but not the requested one."""
     return build(None, "stale", number=block.number).block
 
 
@@ -461,7 +461,7 @@ async def test_node_that_comes_back_with_another_chain_is_refused(scheme: str) -
         await feed.close()
 
 
-# --- what is told of a block beside the block itself: its total difficulty, its uncles, what is final ---
+# --- what is reported of a block besides the block itself: its total difficulty, its uncles, what is final ---
 
 
 @asynchronous
@@ -507,7 +507,7 @@ async def marks_of(served: ReplayChain) -> list[tuple[bytes | None, bytes | None
 
 
 @asynchronous
-async def test_finality_is_told_after_the_merge_and_never_of_blocks_above() -> None:
+async def test_finality_is_reported_after_the_merge_and_never_of_blocks_above() -> None:
     before = grow(None, 3)
     served = replay([*before, *grow(before[-1], 4, difficulty=0)])
     served.safe, served.finalized = 5, 3
@@ -563,7 +563,7 @@ def test_transactions_that_agree_with_all_but_the_header_are_found_by_their_root
         verify(block, receipts, checks=[name for name in CHECKS if name != "transactions root"])
 
 
-def test_a_genuine_block_that_is_not_the_one_asked_for_does_not_pass() -> None:
+def test_a_genuine_block_other_than_the_requested_one_is_refused() -> None:
     mine, other = (grow(build(None), 1, branch)[0] for branch in "ab")
     rules = Rules.of(1337, FeedSettings())
     block = msgspec.convert(mine.block, RpcBlock)
@@ -608,7 +608,7 @@ def lying(chain: Sequence[Built], at: int, total: str = LIE, times: int = 1000) 
 async def resumed(
     served: ReplayChain, chain: Sequence[Built], published: int, settings: FeedSettings = QUICK
 ) -> list[Payload]:
-    """What a feed gives above so many published blocks whose weights it was told."""
+    """What a feed gives above so many published blocks whose weights it was given."""
     async with serving(served) as node, connected(node.url, settings) as feed:
         assert isinstance(feed, NodeFeed)
         feed.learn(dict(zip(hashes(chain[:published]), weights(chain[:published]), strict=True)))
@@ -666,7 +666,7 @@ async def test_the_first_block_after_a_start_is_held_to_what_is_published(publis
 
 
 class Headers(ReplayChain):
-    """A node that says once of a header, asked for alone, what it is not."""
+    """A node that lies once about a header that is requested alone."""
 
     lies: dict[str, dict[str, str]]
 

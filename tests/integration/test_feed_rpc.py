@@ -31,7 +31,7 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 @asynchronous
 async def test_answers_in_any_order_find_their_calls(scheme: str) -> None:
-    async with scripted(lambda asked: (200, [result(one) for one in reversed(asked)]), scheme) as client:
+    async with scripted(lambda requested: (200, [result(one) for one in reversed(requested)]), scheme) as client:
         assert await numbers(client, 7) == list(range(7))
 
 
@@ -39,21 +39,21 @@ async def test_answers_in_any_order_find_their_calls(scheme: str) -> None:
 @pytest.mark.parametrize("shape", ["array", "object", "nameless"])
 @asynchronous
 async def test_batch_that_is_refused_as_a_whole_is_cut(scheme: str, shape: str) -> None:
-    asked_for: list[int] = []
+    requested_sizes: list[int] = []
 
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        if isinstance(asked, dict):
-            return 200, result(asked)
-        asked_for.append(len(asked))
-        if len(asked) <= 4:
-            return 200, [result(one) for one in asked]
-        refused = refusal(-32600, "batch too large", None if shape == "nameless" else asked[0]["id"])
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        if isinstance(requested, dict):
+            return 200, result(requested)
+        requested_sizes.append(len(requested))
+        if len(requested) <= 4:
+            return 200, [result(one) for one in requested]
+        refused = refusal(-32600, "batch too large", None if shape == "nameless" else requested[0]["id"])
         return 200, [refused] if shape == "array" else refused
 
     async with scripted(script, scheme) as client:
         assert await numbers(client, 16) == list(range(16))
         assert await numbers(client, 9) == list(range(9))
-    assert asked_for == [16, 8, 4, 4, 4, 4, 4, 4]
+    assert requested_sizes == [16, 8, 4, 4, 4, 4, 4, 4]
 
 
 @asynchronous
@@ -65,9 +65,10 @@ async def test_a_single_call_that_is_refused_as_too_large_is_reported() -> None:
 
 @asynchronous
 async def test_error_of_one_call_is_its_outcome_and_the_others_have_theirs() -> None:
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
         return 200, [
-            refusal(-32000, "missing trie node", one["id"]) if one["params"] == [1] else result(one) for one in asked
+            refusal(-32000, "missing trie node", one["id"]) if one["params"] == [1] else result(one)
+            for one in requested
         ]
 
     async with scripted(script) as client:
@@ -80,11 +81,11 @@ async def test_error_of_one_call_is_its_outcome_and_the_others_have_theirs() -> 
 
 
 @asynchronous
-async def test_only_what_may_pass_is_asked_again() -> None:
+async def test_only_transient_failures_are_retried() -> None:
     seen: list[list[int]] = []
 
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        whole = asked if isinstance(asked, list) else [asked]
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        whole = requested if isinstance(requested, list) else [requested]
         seen.append([one["params"][0] for one in whole])
         answers = [
             refusal(-32005, "slow down", one["id"]) if one["params"] == [2] and len(seen) < 3 else result(one)
@@ -98,11 +99,11 @@ async def test_only_what_may_pass_is_asked_again() -> None:
 
 
 @asynchronous
-async def test_call_that_is_left_out_of_a_batch_is_asked_again() -> None:
+async def test_a_call_that_is_missing_in_a_batch_answer_is_retried() -> None:
     rounds: list[int] = []
 
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        whole = asked if isinstance(asked, list) else [asked]
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        whole = requested if isinstance(requested, list) else [requested]
         rounds.append(len(whole))
         return 200, [result(one) for one in whole][: 2 if len(rounds) == 1 else None]
 
@@ -113,9 +114,9 @@ async def test_call_that_is_left_out_of_a_batch_is_asked_again() -> None:
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 @asynchronous
-async def test_status_that_may_pass_is_asked_again(status: int) -> None:
+async def test_a_transient_status_is_retried(status: int) -> None:
     answers = iter([(status, "later"), (status, "later")])
-    async with scripted(lambda asked: next(answers, (200, result(asked)))) as client:
+    async with scripted(lambda requested: next(answers, (200, result(requested)))) as client:
         assert msgspec.json.decode(await client.call("echo", 5)) == [5]
     async with scripted(lambda _: (status, "later")) as client:
         with pytest.raises(NodeUnreachableError, match=f"HTTP {status}"):
@@ -135,11 +136,11 @@ async def test_status_that_may_pass_is_asked_again(status: int) -> None:
 )
 @asynchronous
 async def test_answer_that_stays_is_reported_at_once(status: int, body: Any, says: str) -> None:  # noqa: ANN401 - JSON
-    asked: list[object] = []
-    async with scripted(lambda one: (asked.append(one), (status, body))[1]) as client:
+    requested: list[object] = []
+    async with scripted(lambda one: (requested.append(one), (status, body))[1]) as client:
         with pytest.raises(NodeAnswerError, match=says):
             await client.call("echo")
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 @pytest.mark.parametrize("body", ["", "hello", "[1]", '{"id": "x", "error": 5}', "[[]]"])
@@ -165,10 +166,10 @@ def test_a_result_that_is_nested_without_end_is_one_sentence() -> None:
 
 @asynchronous
 async def test_result_of_another_type_is_one_sentence_and_null_is_none() -> None:
-    async with scripted(lambda asked: (200, result(asked))) as client:
+    async with scripted(lambda requested: (200, result(requested))) as client:
         with pytest.raises(NodeAnswerError, match="result for echo"):
             await client.read(str, "echo")
-    async with scripted(lambda asked: (200, {"id": asked["id"], "result": None})) as client:
+    async with scripted(lambda requested: (200, {"id": requested["id"], "result": None})) as client:
         assert await client.read(str, "echo") is None
 
 
@@ -177,9 +178,9 @@ async def test_request_is_kept_below_the_bound() -> None:
     sizes: list[int] = []
     small = RpcSettings(timeout=2, attempts=1, body=600)
 
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        sizes.append(len(json.dumps(asked, separators=(",", ":"))))
-        whole = asked if isinstance(asked, list) else [asked]
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        sizes.append(len(json.dumps(requested, separators=(",", ":"))))
+        whole = requested if isinstance(requested, list) else [requested]
         return 200, [result(one) for one in whole]
 
     async with scripted(script, settings=small) as client:
@@ -223,19 +224,19 @@ class Bearer:
         self.sizes: list[int] = []
         self._refuse = refuse
 
-    def __call__(self, asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        whole = asked if isinstance(asked, list) else [asked]
+    def __call__(self, requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        whole = requested if isinstance(requested, list) else [requested]
         self.sizes.append(len(whole))
         if len(whole) > self.bears:
             return self._refuse(whole)  # type: ignore[no-any-return] # JSON
         answers = [result(one) for one in whole]
-        return 200, answers if isinstance(asked, list) else answers[0]
+        return 200, answers if isinstance(requested, list) else answers[0]
 
 
-def too_long_in_the_middle(asked: list[Any]) -> tuple[int, Any]:
+def too_long_in_the_middle(requested: list[Any]) -> tuple[int, Any]:
     """As geth cuts a batch whose answers are too long together: those that fitted, and an error for each other."""
-    cut = [refusal(TOO_LARGE, "response too large", one["id"]) for one in asked[3:]]
-    return 200, [*(result(one) for one in asked[:3]), *cut]
+    cut = [refusal(TOO_LARGE, "response too large", one["id"]) for one in requested[3:]]
+    return 200, [*(result(one) for one in requested[:3]), *cut]
 
 
 REFUSALS = {
@@ -264,26 +265,26 @@ async def test_batch_is_halved_until_it_is_borne_and_grows_again_when_more_is(re
 
 @asynchronous
 async def test_node_that_is_always_too_slow_is_given_up_after_the_attempts() -> None:
-    asked_for: list[int] = []
+    requested_sizes: list[int] = []
 
-    async def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        asked_for.append(len(asked))
+    async def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        requested_sizes.append(len(requested))
         await asyncio.sleep(60)
         return 200, []
 
     async with scripted(script, settings=replace(QUICK, timeout=0.1, attempts=3)) as client:
         with pytest.raises(NodeUnreachableError, match="did not answer within"):
             await client.batch(calls(100))
-    assert asked_for == [100, 50, 25]
+    assert requested_sizes == [100, 50, 25]
 
 
 @asynchronous
 async def test_calls_a_second_are_kept_to_over_all_requests() -> None:
     made: list[tuple[float, int]] = []
 
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        made.append((time.monotonic(), len(asked)))
-        return 200, [result(one) for one in asked]
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        made.append((time.monotonic(), len(requested)))
+        return 200, [result(one) for one in requested]
 
     settings = RpcSettings(rate=100.0, batch=20, connections=4)
     async with scripted(script, settings=settings) as client:
@@ -300,13 +301,13 @@ async def test_calls_a_second_are_kept_to_over_all_requests() -> None:
 async def test_no_more_requests_are_on_their_way_than_allowed() -> None:
     under_way = most = 0
 
-    async def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+    async def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
         await asyncio.sleep(0.02)
         under_way -= 1
-        return 200, [result(one) for one in asked]
+        return 200, [result(one) for one in requested]
 
     async with scripted(script, settings=replace(QUICK, batch=2, connections=3)) as client:
         await asyncio.gather(*(numbers(client, 6) for _ in range(8)))
@@ -338,38 +339,38 @@ BUSY = [
 @pytest.mark.parametrize("whole", [False, True], ids=["one call", "a batch"])
 @pytest.mark.parametrize(("status", "body"), BUSY)
 @asynchronous
-async def test_who_is_busy_in_json_is_asked_again_and_is_away_after_the_attempts(
+async def test_a_node_that_is_busy_in_json_is_retried_and_unreachable_after_the_attempts(
     status: int,
     body: Any,  # noqa: ANN401 - JSON
     *,
     whole: bool,
 ) -> None:
-    asked: list[object] = []
+    requested: list[object] = []
 
     def script(one: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        asked.append(one)
-        if len(asked) < 3:
+        requested.append(one)
+        if len(requested) < 3:
             return status, body
         return 200, [result(each) for each in one] if whole else result(one)
 
     async with scripted(script) as client:
         assert await numbers(client, 3 if whole else 1) == list(range(3 if whole else 1))
-    assert [len(one) for one in asked if isinstance(one, list)] == ([3, 3, 3] if whole else [])
-    asked.clear()
-    async with scripted(lambda one: (asked.append(one), (status, body))[1]) as client:
+    assert [len(one) for one in requested if isinstance(one, list)] == ([3, 3, 3] if whole else [])
+    requested.clear()
+    async with scripted(lambda one: (requested.append(one), (status, body))[1]) as client:
         with pytest.raises(NodeUnreachableError):
             await client.batch(calls(3 if whole else 1))
-    assert len(asked) == QUICK.attempts
+    assert len(requested) == QUICK.attempts
 
 
 @pytest.mark.parametrize("body", [LIMITED, refusal(-32005, "API rate limit exceeded"), "API rate limit exceeded"])
 @asynchronous
-async def test_what_a_busy_gateway_says_is_told_and_its_pause_kept(body: Any) -> None:  # noqa: ANN401 - JSON
+async def test_the_message_of_a_busy_gateway_is_reported_and_its_pause_observed(body: Any) -> None:  # noqa: ANN401 - JSON
     times: list[float] = []
 
-    def script(asked: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+    def script(requested: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
         times.append(time.monotonic())
-        return (429, body, "1") if len(times) == 1 else (200, result(asked))
+        return (429, body, "1") if len(times) == 1 else (200, result(requested))
 
     async with scripted(script) as client:
         await client.call("echo", 1)
@@ -380,7 +381,7 @@ async def test_what_a_busy_gateway_says_is_told_and_its_pause_kept(body: Any) ->
 
 
 @asynchronous
-async def test_a_page_that_comes_with_a_status_is_not_told() -> None:
+async def test_a_page_that_comes_with_a_status_is_not_reported() -> None:
     async with scripted(lambda _: (502, "<html>Bad Gateway</html>")) as client:
         with pytest.raises(NodeUnreachableError, match=r"\(HTTP 502\)"):
             await client.call("echo")
@@ -389,10 +390,10 @@ async def test_a_page_that_comes_with_a_status_is_not_told() -> None:
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
 @asynchronous
 async def test_batch_that_is_refused_as_too_large_is_cut_whatever_the_status(status: int) -> None:
-    def script(asked: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        if isinstance(asked, list) and len(asked) > 2:
+    def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
+        if isinstance(requested, list) and len(requested) > 2:
             return status, refusal(-32600, "batch too large")
-        whole = [result(one) for one in asked] if isinstance(asked, list) else result(asked)
+        whole = [result(one) for one in requested] if isinstance(requested, list) else result(requested)
         return status, whole  # results count, whatever the status
 
     async with scripted(script) as client:
@@ -438,7 +439,7 @@ async def assert_all_are_answered(url: str, call: RpcCall, count: int = MANY) ->
 @pytest.mark.node
 @pytest.mark.slow  # compiles geth
 @asynchronous
-async def test_geth_that_refuses_a_batch_is_asked_for_less(tmp_path: Path) -> None:
+async def test_geth_that_refuses_a_batch_gets_smaller_ones(tmp_path: Path) -> None:
     async with geth(tmp_path) as node:
         for url in (node.url, node.ws_url, node.ipc_url):
             await assert_all_are_answered(url, RpcCall("eth_chainId"))
@@ -448,8 +449,8 @@ async def test_geth_that_refuses_a_batch_is_asked_for_less(tmp_path: Path) -> No
 @pytest.mark.node
 @pytest.mark.slow  # compiles geth
 @asynchronous
-async def test_geth_that_refuses_a_body_is_asked_for_less(tmp_path: Path) -> None:
-    """Six megabytes in 500 calls: what is too much over HTTP is told by a status, elsewhere by a closed connection."""
+async def test_geth_that_refuses_a_body_gets_smaller_ones(tmp_path: Path) -> None:
+    """Six megabytes in 500 calls: HTTP answers with a status, other transports close the connection."""
     padded = RpcCall("eth_call", ({"to": "0x" + "22" * 20, "data": "0x" + "00" * 6_000}, "latest"))
     async with geth(tmp_path) as node:
         await assert_all_are_answered(node.url, padded, 500)
@@ -457,7 +458,7 @@ async def test_geth_that_refuses_a_body_is_asked_for_less(tmp_path: Path) -> Non
 
 @pytest.mark.node
 @asynchronous
-async def test_anvil_that_breaks_off_is_asked_for_less() -> None:
+async def test_anvil_that_breaks_off_gets_smaller_batches() -> None:
     padded = RpcCall("eth_call", ({"to": "0x" + "22" * 20, "data": "0x" + "00" * 3_000}, "latest"))
     async with anvil() as node:
         await node.mine(1)

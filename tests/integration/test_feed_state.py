@@ -143,7 +143,7 @@ async def test_delta_that_does_not_explain_the_state_root_is_refused() -> None:
 
 @pytest.mark.node
 @asynchronous
-async def test_states_of_many_blocks_are_asked_for_at_once_and_nothing_is_asked_twice() -> None:
+async def test_states_of_many_blocks_are_requested_at_once_and_nothing_is_requested_twice() -> None:
     async with anvil() as node, recording_proxy(node.url) as proxy:
         await node.mine(81, 1)
         settings = replace(QUICK, walk=4)

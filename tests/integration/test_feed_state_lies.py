@@ -107,7 +107,7 @@ async def test_one_trace_of_a_batch_that_fails_once_costs_nothing_but_time() -> 
 
 
 @asynchronous
-async def test_node_that_never_traces_one_block_is_told_with_its_words() -> None:
+async def test_a_node_that_never_traces_one_block_is_reported_with_its_message() -> None:
     def fails(method: str, params: list[Any], reply: Reply) -> Reply:
         if method != "debug_traceBlockByHash" or params[0] != hard:
             return reply

@@ -62,7 +62,7 @@ async def test_payloads_are_those_of_a_feed_alone() -> None:
 
 
 @asynchronous
-async def test_lies_are_asked_again_and_those_kept_up_are_reported() -> None:
+async def test_lies_are_retried_and_repeated_ones_are_reported() -> None:
     chain, served = long_chain()
     for number in (20, 60):
         wrong = copy.deepcopy(chain[number].receipts)

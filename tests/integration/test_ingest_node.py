@@ -405,7 +405,7 @@ async def test_a_full_disk_is_named_and_the_node_goes_on_when_there_is_space(tmp
 
 
 @on_loop
-async def test_a_node_that_is_stopped_says_so_to_its_publishers_and_ends_well(tmp_path: Path) -> None:
+async def test_a_node_that_is_stopped_notifies_its_publishers_and_exits_cleanly(tmp_path: Path) -> None:
     log = tmp_path / "err"
     async with command(log, *arguments(tmp_path, f"file://{tmp_path}/stream")) as process:
         port, _ = await addresses(log)

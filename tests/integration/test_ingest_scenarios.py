@@ -398,7 +398,7 @@ def test_a_node_does_not_have_the_bug(bug: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_node_answers_as_the_scenario_says(name: str, tmp_path: Path) -> None:
+def test_a_node_answers_as_in_the_scenario(name: str, tmp_path: Path) -> None:
     play(CASES[name], tmp_path)
 
 

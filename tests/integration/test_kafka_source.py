@@ -241,17 +241,17 @@ def test_partitions_that_are_added_while_it_runs_are_read(
 def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ends and partitions are asked for on a thread of their own, or when something stands to be proven."""
+    """Watermarks and partitions are queried on a thread of their own, or when something stands to be proven."""
     app, url = fresh(threshold=128), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
         until(reading, "20a")
-        reader, asked = threading.get_ident(), []
+        reader, queries = threading.get_ident(), []
         for what in ("starts", "ends", "partition_counts"):
             ask = getattr(Cluster, what)
 
             def noted(*args: object, what: str = what, ask: Callable[..., object] = ask, **options: object) -> object:
-                asked.append((what, threading.get_ident() == reader))
+                queries.append((what, threading.get_ident() == reader))
                 return ask(*args, **options)
 
             monkeypatch.setattr(Cluster, what, noted)
@@ -261,11 +261,11 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
         producing.start()
         until(reading, "60a")
         producing.join(DEADLINE)
-        waiting.until(lambda: any(what == "partition_counts" for what, _ in asked))
-    assert [what for what, waited in asked if waited] == []
+        waiting.until(lambda: any(what == "partition_counts" for what, _ in queries))
+    assert [what for what, waited in queries if waited] == []
 
 
-def test_a_topic_that_is_deleted_is_named_by_whoever_asks_where_it_ends(cardinal_broker: EmbeddedKafka) -> None:
+def test_a_query_of_watermarks_names_a_deleted_topic(cardinal_broker: EmbeddedKafka) -> None:
     """A consumer that wants a proof asks again and again, and each question would wait for its leaders in vain."""
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 5), app=app)
@@ -426,8 +426,8 @@ def test_a_look_up_beside_the_stream_counts_for_no_group(cardinal_broker: Embedd
 
 
 def _committed(client: Client, positions: dict[Partition, int]) -> dict[Partition, int]:
-    asked = [TopicPartition(topic, number) for topic, number in positions]
-    return {(found.topic, found.partition): found.offset for found in client.committed(asked, DEADLINE)}
+    wanted = [TopicPartition(topic, number) for topic, number in positions]
+    return {(found.topic, found.partition): found.offset for found in client.committed(wanted, DEADLINE)}
 
 
 def _delete(broker: EmbeddedKafka, app: Blocks) -> None:
@@ -445,7 +445,7 @@ def _raised(consumer: Consumer) -> CardinalError:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["made anew", "gone"])
-def test_a_consumer_says_at_every_iteration_that_its_topics_are_gone(
+def test_a_consumer_reports_at_every_iteration_that_its_topics_were_deleted(
     cardinal_broker: EmbeddedKafka, again: str
 ) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
@@ -466,19 +466,19 @@ def test_a_consumer_says_at_every_iteration_that_its_topics_are_gone(
 
 
 @pytest.mark.slow
-def test_a_broker_that_is_away_while_it_is_asked_what_it_has_is_asked_again(
+def test_a_query_of_a_broker_that_is_away_is_retried(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more is fetched of such a partition: whoever was told that the broker is away would wait in vain."""
+    """Nothing more is fetched of such a partition: a caller that waits for the broker would wait in vain."""
     starts, away = Cluster.starts, [2]
 
-    def asked(self: Cluster, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def failing_twice(self: Cluster, partitions: Sequence[Partition]) -> dict[Partition, int]:
         if len(partitions) == 1 and away[0]:  # of one partition: why the broker has nothing at its position
             away[0] -= 1
             raise UnreachableError("the broker starts again", address="here")
         return starts(self, partitions)
 
-    monkeypatch.setattr(Cluster, "starts", asked)
+    monkeypatch.setattr(Cluster, "starts", failing_twice)
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 30), app=app)
     with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:

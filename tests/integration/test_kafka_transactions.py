@@ -231,7 +231,7 @@ def test_a_timeout_that_the_broker_refuses_is_named(cardinal_broker: EmbeddedKaf
     assert caught.value.setting == "transaction.timeout.ms"
 
 
-def test_a_produce_command_that_another_one_with_its_id_took_over_from_ends_and_says_so(
+def test_a_produce_command_that_another_one_with_its_id_fenced_reports_it_and_exits(
     cardinal_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     chain_id = fresh_chain_id()

@@ -274,10 +274,10 @@ def test_a_producer_that_could_not_be_opened_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_permission_that_is_lost_while_reading_is_told_by_every_poll_until_it_is_back(
+def test_a_permission_lost_while_reading_is_reported_by_every_poll_until_restored(
     secured_broker: Callable[[str], SecuredBroker], app: Application
 ) -> None:
-    """The broker is asked again about once a second; what was published meanwhile comes when it says yes."""
+    """The request is retried about once a second; what was published meanwhile comes when it is permitted."""
     at = secured_broker("login")
     reading = [(ResourceType.TOPIC, topic, AclOperation.READ) for topic in app.all_topics]
     knowing = [(ResourceType.TOPIC, topic, AclOperation.DESCRIBE) for topic in app.all_topics]

@@ -149,7 +149,7 @@ def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: Mem
         source.close()
 
 
-def test_a_log_that_is_damaged_ends_the_reading_and_the_client_is_told(tmp_path: Path) -> None:
+def test_a_damaged_log_ends_the_reading_and_the_client_is_notified(tmp_path: Path) -> None:
     url = recording(tmp_path, APP, ChainGenerator().payloads(4 * COUNT))
     middle(tmp_path)
     with serving(url, APP) as served:
@@ -184,7 +184,7 @@ def _balancer(port: int, status: str) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "429 Too Many Requests", "200 OK"])
-def test_what_a_balancer_says_while_the_server_is_away_is_waited_out(broker: MemoryBroker, status: str) -> None:
+def test_answers_of_a_balancer_while_the_server_is_away_are_waited_out(broker: MemoryBroker, status: str) -> None:
     with serving(broker.url, APP) as served:
         port = served.port
         source = from_start(open_source(served.url, APP))

@@ -128,7 +128,7 @@ def test_any_bytes_from_clients_harm_nobody(broker: MemoryBroker) -> None:
 
 
 class Breaking(Scripted):
-    """By the rules until it is asked to read; then it does this."""
+    """By the rules until it is requested to read; then it does this."""
 
     def __init__(self, records: Callable[[ServerConnection], None]) -> None:
         super().__init__()

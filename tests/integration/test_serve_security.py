@@ -100,7 +100,7 @@ def test_browsers_are_refused_and_so_is_who_speaks_another_protocol(broker: Memo
             assert caught.value.response.status_code in (400, 403)
 
 
-def test_more_clients_than_there_is_room_for_are_told_so(broker: MemoryBroker) -> None:
+def test_clients_above_the_capacity_are_notified(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, clients_max=2) as served:
         sources = [open_source(served.url, APP) for _ in range(2)]
         with pytest.raises(UnreachableError, match=r"no capacity .* raise its --max-clients or use another one"):
@@ -175,7 +175,7 @@ def test_a_client_whose_token_is_taken_away_reads_on_until_it_has_to_come_again(
                 lambda: source.assign({(APP.default_topic, 0): 0}),
             ):
                 with pytest.raises(RefusedError, match="does not accept the token"):
-                    attempt()  # the same sentence at once, and nobody is asked
+                    attempt()  # the same sentence at once, without a request
             assert changed.status.unauthorized_total == knocked == 1
             assert proxy.stats.accepted == accepted
             source.close()

@@ -88,7 +88,7 @@ def _refusal(*args: str) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
-def test_every_command_says_what_is_wrong_with_a_setting_before_it_does_anything(
+def test_every_command_reports_a_wrong_setting_before_it_does_anything(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     path = tmp_path / "cardinal.toml"

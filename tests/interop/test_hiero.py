@@ -91,7 +91,7 @@ def test_blocks_that_the_reference_wrote_arrive_as_they_are(served: Node, messag
     assert served.delivered(len(written)) == expected(dict(enumerate(written)))
 
 
-def test_a_publisher_is_skipped_and_asked_to_resend_when_the_winner_dies(served: Node, messages: Messages) -> None:
+def test_a_publisher_is_skipped_and_has_to_resend_when_the_winner_dies(served: Node, messages: Messages) -> None:
     made = block(messages, 7)
     with (
         publisher(served.port, messages) as one,
@@ -111,7 +111,7 @@ def test_a_publisher_is_skipped_and_asked_to_resend_when_the_winner_dies(served:
     assert served.delivered(1) == expected({7: made})
 
 
-def test_a_publisher_ahead_of_the_node_is_told_where_to_resume(served: Node, messages: Messages) -> None:
+def test_a_publisher_ahead_of_the_node_is_notified_where_to_resume(served: Node, messages: Messages) -> None:
     with publisher(served.port, messages) as one:
         publish(one, messages, 0, 1)
         one.acknowledged(1)

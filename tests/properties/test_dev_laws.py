@@ -141,7 +141,7 @@ def test_a_feed_that_goes_on_after_a_crash_misses_nothing(chain: DevSettings, gi
     for payload in after:
         assert payload.parent in known
         known.add(payload.hash)
-    # Orphans that a return builds on may come again: they are published, and outside of the chain that is told.
+    # Orphans that a return builds on may come again: they are published, and outside of the reported chain.
     had = {payload.hash for payload in before}
     assert [one.hash for one in after if one.hash not in had] == [one.hash for one in whole[len(before) :]]
 

@@ -220,7 +220,7 @@ SOUND: dict[str, Any] = dict.fromkeys(PLAIN, "0x01") | {"transactions": [], "unc
 @example({"hash": "zz"}, [])
 @example({"hash": "ab" * 33}, [])
 @example({"withdrawals": [{"index": "0x1", "validatorIndex": "x", "address": "0x", "amount": "0x1"}]}, [])
-def test_whatever_a_node_says_ends_in_one_of_our_errors(changes: dict[str, Any], receipts: list[Any]) -> None:
+def test_whatever_a_node_answers_ends_in_one_of_our_errors(changes: dict[str, Any], receipts: list[Any]) -> None:
     block = SOUND | changes
     with pytest.raises(IntegrityError):
         verify(block, receipts)

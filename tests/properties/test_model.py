@@ -200,7 +200,7 @@ TestQuorums.settings = settings(TestSchedules.settings, max_examples=examples(40
 # --- scenarios of a quorum -----------------------------------------------------------------------------------------
 
 
-def test_about_one_schedule_in_eight_is_about_a_quorum_and_whose_word_counts_is_the_same_when_asked_for() -> None:
+def test_about_one_schedule_in_eight_is_about_a_quorum_and_its_votes_are_repeatable() -> None:
     found = {seed: quorum_of(seed, "quick") for seed in range(4000)}
     about = {seed: quorum for seed, quorum in found.items() if quorum is not None}
     assert 400 < len(about) < 600
@@ -287,7 +287,7 @@ def test_the_same_content_in_another_place_is_another_block(lie: str) -> None:
     assert model.blocks[ONE.hash].missing().batch
 
 
-def test_a_block_lies_where_k_say_it_does_and_how_low_anybody_says_is_known_too() -> None:
+def test_the_range_of_a_block_needs_k_votes_and_the_lowest_claim_is_tracked_too() -> None:
     model = _model()
     say = _Speech(model)
     say("c", other_place(SAID, "number", random.Random(3))[-1:])

@@ -203,7 +203,7 @@ def test_a_network_keeps_its_promises(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("case", load("publish-arbiter.json", "scenarios"), ids=lambda case: str(case["name"]))
-def test_the_model_puts_out_what_the_scenario_says(case: Case) -> None:
+def test_the_model_has_the_output_of_the_scenario(case: Case) -> None:
     settings = ArbiterSettings(**{name: value for name, value in case["config"].items() if name != "stored_blocks"})
     scenario, model = Scenario(case), NaiveArbiter(settings, case["config"].get("stored_blocks", []))
     expected = defaultdict(list)

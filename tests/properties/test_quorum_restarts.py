@@ -194,9 +194,7 @@ def test_no_wrong_block_is_delivered_and_every_block_that_two_honest_producers_p
 
 @settings(deadline=None, max_examples=examples(30))
 @given(st.integers(0, 10**9), LAGS, st.sampled_from([b"nothing", b"/t/0", b"state/gone"]), st.integers(0, 2 * LENGTH))
-def test_where_nobody_lies_nobody_is_said_to_contradict_anybody(
-    seed: int, most_lag: int, left_out: bytes, gone_after: int
-) -> None:
+def test_without_lies_no_contradiction_is_reported(seed: int, most_lag: int, left_out: bytes, gone_after: int) -> None:
     """The third producer comes when it likes, leaves messages out perhaps, and is gone for good after a while."""
     play = Play(seed, most_lag)
     third = Honest("c", play.reading.topics, play.rng, left_out)

@@ -116,7 +116,7 @@ def test_who_takes_content_counts_it_whatever_the_batch_names() -> None:
     assert reassembler.explain(HASH).missing_counts == {"a/": 3}
 
 
-def test_a_batch_says_what_is_followed_of_its_block() -> None:
+def test_a_batch_lists_what_is_followed_of_its_block() -> None:
     candidate = Reassembler(["a/"], inline=True).candidate(batch())
     assert candidate.counters.missing() == {b"a/": 3}
     assert candidate.values == {b"inside": b"v"}

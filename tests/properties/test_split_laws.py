@@ -206,7 +206,7 @@ def test_paths_come_in_runs_of_one_answer_each(expressions: list[str], paths: li
 @example([r"a/\w*/x", "[a-c]/b{2}/"], "a/bb/x/")
 @example(["a", "ab", "x"], "ab")
 @example(["x", "a+", "a/"], "a/")
-def test_all_expressions_at_once_say_what_each_says_by_itself(expressions: list[str], path: str) -> None:
+def test_all_expressions_at_once_match_what_each_matches_by_itself(expressions: list[str], path: str) -> None:
     schema = tuple((source, str(index)) for index, source in enumerate(expressions))
     try:
         together = Router(schema)

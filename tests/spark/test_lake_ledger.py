@@ -69,7 +69,7 @@ def numbers_of(reader: LedgerReader, start: dict[str, Any], end: dict[str, Any])
 
 
 @pytest.mark.parametrize(("start", "seqs"), [("earliest", 11), ("latest", 0), ("6", 6), ("40", 0)])
-def test_a_stream_of_the_ledger_begins_where_it_is_told_to(tmp_path: Path, start: str, seqs: int) -> None:
+def test_a_stream_of_the_ledger_begins_at_the_requested_start(tmp_path: Path, start: str, seqs: int) -> None:
     rows = list(chain(*script(UPDATES)))
     commit_batch(LakeLocation.of(str(tmp_path)), [rows])
     reader = ledger(tmp_path, startingOffsets=start)

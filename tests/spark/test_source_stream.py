@@ -146,7 +146,7 @@ def test_a_batch_read_is_the_chain_as_it_stands(spark: SparkSession, published: 
     assert logs.count() == expected
 
 
-def test_logs_are_decoded_and_come_in_the_columns_that_were_asked_for(
+def test_logs_are_decoded_into_the_requested_columns(
     spark: SparkSession, published: PublishedChain, tmp_path: Path
 ) -> None:
     published.publish()
@@ -172,7 +172,7 @@ def test_logs_are_decoded_and_come_in_the_columns_that_were_asked_for(
     assert topics[None]  # anonymous ones
 
 
-def test_a_lake_says_in_numbers_where_it_stands(spark: SparkSession, published: PublishedChain, tmp_path: Path) -> None:
+def test_a_lake_reports_its_position_in_numbers(spark: SparkSession, published: PublishedChain, tmp_path: Path) -> None:
     published.publish()
     numbers = LakeMetrics()
     more = {name: value for name, value in options(published).items() if name != "url"}

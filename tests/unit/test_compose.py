@@ -202,7 +202,7 @@ def test_the_node_listens_where_the_producers_look_for_it() -> None:
     assert options["--state"].startswith(services()["anvil"]["volumes"][0].partition(":")[2])
 
 
-def test_the_broker_listens_where_it_says_that_it_is() -> None:
+def test_the_broker_listens_at_its_advertised_address() -> None:
     listens, says = _broker_listeners("KAFKA_LISTENERS"), _broker_listeners("KAFKA_ADVERTISED_LISTENERS")
     assert {name: address.rpartition(":")[2] for name, address in says.items()} == {
         name: address.rpartition(":")[2] for name, address in listens.items() if name != "CONTROLLER"

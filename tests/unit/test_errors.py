@@ -29,7 +29,7 @@ def made(kind: type[CardinalError]) -> tuple[CardinalError, dict[str, object]]:
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
-def test_every_error_is_ours_says_what_it_was_told_and_keeps_the_values(kind: type[CardinalError]) -> None:
+def test_every_error_is_ours_has_its_message_and_retains_the_values(kind: type[CardinalError]) -> None:
     assert issubclass(kind, CardinalError)
     assert kind.__doc__
     assert isinstance(kind.retriable, bool)
@@ -40,7 +40,7 @@ def test_every_error_is_ours_says_what_it_was_told_and_keeps_the_values(kind: ty
         assert kept == value, f"{kind.__name__} does not keep {name}"
 
 
-def test_a_missing_extra_says_the_install_command() -> None:
+def test_the_error_of_a_missing_extra_has_the_install_command() -> None:
     error = errors.MissingExtraError("the lake", "spark")
     assert "pip install 'cardinal-streams[spark]'" in str(error)
     assert error.extra == "spark"

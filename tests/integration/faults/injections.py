@@ -237,7 +237,7 @@ def trim_beyond(environment: Environment, scenario: Scenario, times: int) -> lis
 
 
 def delete_topic(environment: Environment, scenario: Scenario, times: int) -> list[str]:
-    """One of the stream's topics is deleted under a consumer: told by name, and what was delivered stands."""
+    """One of the stream's topics is deleted under a consumer: the error names it, and delivered blocks stay."""
     del times
     scenario.until_delivered(0.3)
     scenario.producer.end()

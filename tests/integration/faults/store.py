@@ -50,7 +50,7 @@ def begun(store: sqlite3.Connection) -> str:
 
 
 def add(store: sqlite3.Connection, update: ChainUpdate, told: Iterable[tuple[bytes | None, str]]) -> None:
-    """Store an update, its cursor, and what the consumer was told before it."""
+    """Store an update, its cursor, and the events that the consumer reported before it."""
     delivery = Delivery.of(update)
     with store:
         row = (delivery.seq, delivery.first_seq, _seen(delivery.removed), _seen(delivery.added))
@@ -72,12 +72,12 @@ def cursor(database: Path) -> str | None:
 
 
 def reports(database: Path) -> list[tuple[bytes | None, str]]:
-    """What a consumer was told that no honest producer causes, with the block's hash where one was given up."""
+    """Events of a consumer that no honest producer causes, with the block's hash where one was abandoned."""
     return [(block, report) for block, report in _rows(database, "select block, report from reports")]
 
 
 def given_up(database: Path) -> frozenset[bytes]:
-    """The blocks that a consumer was told are quarantined."""
+    """The blocks that a consumer reported as quarantined."""
     return frozenset(block for block, _ in reports(database) if block is not None)
 
 

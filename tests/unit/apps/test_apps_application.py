@@ -48,7 +48,7 @@ def test_every_path_of_a_block_matches_exactly_one_expression() -> None:
         assert len([expression for expression in app.topics if re.match(expression, path)]) == 1, path
 
 
-def test_an_unknown_name_says_which_exist() -> None:
+def test_the_error_of_an_unknown_name_lists_those_that_exist() -> None:
     with pytest.raises(ConfigurationError, match="choose one of: blob, evm") as caught:
         apps.get("bitcoin")
     assert caught.value.setting == "app"
@@ -109,7 +109,7 @@ def test_an_application_is_read_from_toml(tmp_path: Path) -> None:
         ('name = "own"\nchain = "own:1"\ndefault_topic = "own"\nreorg_threshold = 9\n', "own", "own"),
     ],
 )
-def test_a_file_names_an_application_with_its_presets_or_says_everything(
+def test_a_file_names_an_application_with_its_presets_or_defines_everything(
     tmp_path: Path, content: str, name: str, topic: str
 ) -> None:
     file = tmp_path / "app.toml"

@@ -56,7 +56,7 @@ def raw(found: Decoded | Undecoded) -> Undecoded:
     return found
 
 
-def test_one_topic_with_two_layouts_is_told_apart_by_what_the_log_has() -> None:
+def test_one_topic_with_two_layouts_is_distinguished_by_the_contents_of_the_log() -> None:
     abi = Abi.from_signatures([ERC20, ERC721])
     fungible = got(abi.log(log([TRANSFER, topic(1), topic(2)], topic(7))))
     assert (fungible.name, fungible["from"], fungible["value"]) == ("Transfer", "0x" + "00" * 19 + "01", 7)
@@ -106,7 +106,7 @@ def test_anonymous_events_are_found_by_what_they_hold_and_never_guessed() -> Non
     assert got(abi.log(log([TRANSFER, topic(1), topic(2)], topic(7)))).name == "Transfer"
 
 
-def test_overloads_are_told_apart_by_their_selectors() -> None:
+def test_overloads_are_distinguished_by_their_selectors() -> None:
     texts = [
         "safe(address to, uint256 id)",
         "function safe(address to, uint256 id, bytes data) external returns (bool)",
@@ -118,7 +118,7 @@ def test_overloads_are_told_apart_by_their_selectors() -> None:
     assert longer.signature.text == "safe(address,uint256,bytes)"
 
 
-def test_functions_that_share_a_selector_are_told_apart_by_what_fits() -> None:
+def test_functions_that_share_a_selector_are_distinguished_by_what_fits() -> None:
     # Two well-known functions whose selectors are both 0x42966c68.
     burn, clash = "burn(uint256)", "collate_propagate_storage(bytes16)"
     assert from_text(burn).selector == from_text(clash).selector
@@ -128,7 +128,7 @@ def test_functions_that_share_a_selector_are_told_apart_by_what_fits() -> None:
     assert [known.text for known in both.candidates] == [burn, clash]
 
 
-def test_more_behind_the_arguments_is_kept_and_said() -> None:
+def test_bytes_behind_the_arguments_are_retained_and_reported() -> None:
     abi = Abi.from_signatures(["transfer(address,uint256)"])
     tagged = call("transfer(address,uint256)", WHO, 5, more=b"a tag of some front end")
     found = got(abi.input(tagged))
@@ -246,7 +246,7 @@ def test_the_transfers_of_a_real_block_are_read() -> None:
     assert all("code" in raw(abi.input(each)).reason for each in creations)
 
 
-def test_without_its_library_the_room_says_what_to_install() -> None:
+def test_without_its_library_the_package_names_what_to_install() -> None:
     script = (
         "import sys; sys.modules['eth_abi'] = None\n"
         "from cardinal.errors import MissingExtraError\n"
@@ -310,7 +310,7 @@ def test_many_blocks_are_made_in_pieces_and_give_the_same_rows() -> None:
         assert table.slice(table.num_rows - one[name].num_rows).equals(one[name])
 
 
-def test_tables_that_were_not_asked_for_are_not_made() -> None:
+def test_tables_that_were_not_requested_are_not_made() -> None:
     abi = Abi.from_signatures([EVENT, CALL])
     assert decoded_frames([block()], abi, tables=["decoded_logs"]) == {
         "decoded_logs": decoded_frames([block()], abi)["decoded_logs"]

@@ -86,7 +86,7 @@ def test_a_deposit_and_its_receipt_pass_every_check_of_a_real_block() -> None:
     assert keccak(encode_transaction(DEPOSIT)).hex() == str(DEPOSIT["hash"])[2:]
 
 
-def test_a_deposit_decodes_without_loss_and_says_its_sender() -> None:
+def test_a_deposit_decodes_without_loss_and_names_its_sender() -> None:
     payload = payload_from_rpc(OP_BLOCK, [OP_RECEIPT], chain_id=OP_CHAIN)
     block = decode(payload)
     assert block.encode() == payload
@@ -126,7 +126,7 @@ def test_a_real_deposit_after_isthmus_has_its_hash() -> None:
     assert "0x" + keccak(encode_transaction(ISTHMUS_DEPOSIT)).hex() == ISTHMUS_DEPOSIT["hash"]
 
 
-def test_the_size_of_a_block_after_isthmus_is_what_its_node_says() -> None:
+def test_the_size_of_a_block_after_isthmus_is_that_of_its_node() -> None:
     written = encode_transaction(ISTHMUS_DEPOSIT)
     hashes, bloom = [bytes(32)] * 3, bytes(256)
     numbers = (0, 0x100000, 0x2540BE400, 0xFE56, 0x692225D3)  # those of the block; of its hashes the size counts

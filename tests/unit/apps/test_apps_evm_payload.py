@@ -124,7 +124,7 @@ def test_before_the_merge_the_weight_is_the_total_difficulty() -> None:
     assert payload_from_rpc(block, receipts, chain_id=1, total_difficulty=7).weight == 7
 
 
-def test_a_total_that_nobody_knows_is_asked_for() -> None:
+def test_an_unknown_total_is_requested() -> None:
     block, receipts = block_of(difficulty="0x10")
     with pytest.raises(ApplicationError, match="totalDifficulty") as caught:
         payload_from_rpc(block, receipts, chain_id=1)
@@ -175,7 +175,9 @@ def test_the_size_of_a_block_counts_its_withdrawals_from_their_fork_on(
         (ADDRESS, None, "00" * 20),
     ],
 )
-def test_a_creation_names_its_contract_whatever_the_node_says(to: str | None, named: str | None, expected: str) -> None:
+def test_a_creation_names_its_contract_whatever_the_node_answers(
+    to: str | None, named: str | None, expected: str
+) -> None:
     block, receipts = block_of(transaction(to=to))
     receipts[0]["contractAddress"] = named
     assert rlp.decode_list(entries(block, receipts)["r/0"])[0] == bytes.fromhex(expected)
@@ -221,7 +223,7 @@ def test_each_lie_fails_the_check_that_is_made_for_it(check: str, change: Callab
     block, receipts = block_of(transaction(), transaction(nonce="0x1"), logs=(2, 1), withdrawals=[WITHDRAWAL])
     verify(block, receipts)
     change(block, receipts)
-    # A receipt's bloom is under the receipts root too: asked alone, the bloom's own check has to find it.
+    # A receipt's bloom is under the receipts root too: on its own, the bloom's check has to find it.
     checks = (check,) if check in ("bloom", "log indexes") else tuple(CHECKS)
     with pytest.raises(IntegrityError) as caught:
         verify(block, receipts, checks=checks)
@@ -278,7 +280,7 @@ def block_with(transaction: dict[str, Any], contract: str | None) -> tuple[dict[
 
 @pytest.mark.parametrize("kind", [0, 2])
 @pytest.mark.parametrize("said", ["0x" + CREATED.hex(), "0x" + CREATED.hex().upper(), None])
-def test_a_creation_is_the_signers_whether_its_receipt_says_so_or_nothing(kind: int, said: str | None) -> None:
+def test_a_creation_is_the_signers_with_or_without_its_receipt(kind: int, said: str | None) -> None:
     block, receipts = block_with(creating(kind, creates=True), said)
     payload = payload_of(verify(block, receipts, checks=("contracts",)), chain_id=1)
     assert payload == payload_from_rpc(block, receipts, chain_id=1)
@@ -316,7 +318,7 @@ def test_a_creation_that_nobody_can_have_signed_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [0, 2])
 @pytest.mark.parametrize("nobody", ["0x", ""])
-def test_a_transaction_to_nobody_is_a_creation_however_that_is_said(kind: int, nobody: str) -> None:
+def test_a_transaction_to_nobody_is_a_creation_in_every_encoding(kind: int, nobody: str) -> None:
     creation = creating(kind, creates=True)
     honest = payload_from_rpc(*block_with(creation, None), chain_id=1)
     block, receipts = block_with(creation | {"to": nobody}, None)
@@ -414,7 +416,7 @@ def test_an_address_or_topic_of_another_length_has_no_bits(address: str, topic: 
         logs_bloom([RpcLog(address, [topic], "0x")])
 
 
-def test_a_bloom_is_its_logs_in_any_capitals_and_a_lie_is_kept_as_it_was_said() -> None:
+def test_a_bloom_is_its_logs_in_any_capitals_and_a_lie_is_retained_verbatim() -> None:
     log = RpcLog(ADDRESS, [TOPIC], "0x")
     true = receipt(log)
     shouted = receipt(log, bloom="0x" + true.logs_bloom[2:].upper())

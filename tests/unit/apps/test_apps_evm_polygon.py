@@ -129,7 +129,7 @@ RECEIVER = "0x" + "00" * 18 + "1001"
 
 
 def committed(event: int, index: int) -> Json:
-    """What the contract that is told writes of an event: its number, and whether it went well."""
+    """The log of the contract that receives an event: the event's number and its success."""
     topic = text(keccak(b"StateCommitted(uint256,bool)"))
     return {"address": RECEIVER, "topics": [topic, "0x" + f"{event:064x}"], "data": "0x" + f"{index:064x}"}
 
@@ -150,7 +150,7 @@ def synced(number: int = MADHUGIRI, **changes: Any) -> tuple[Json, list[Json]]: 
 
 
 @pytest.mark.parametrize("how", ["mapping", "structures"])
-def test_without_its_bytes_the_block_is_refused_by_a_sentence_that_says_how_to_get_them(how: str) -> None:
+def test_without_its_bytes_the_block_is_refused_with_advice_how_to_get_them(how: str) -> None:
     block, receipts = synced()
     name = block["transactions"][1]["hash"]
     del block["transactions"][1]["raw"]

@@ -81,7 +81,7 @@ def test_accounts_that_changed_came_and_went() -> None:
     assert payload.deletes == delta.deletes
 
 
-def test_slots_are_told_one_by_one_and_a_cleared_one_is_empty() -> None:
+def test_slots_are_reported_one_by_one_and_a_cleared_one_is_empty() -> None:
     old = Grown({slot(1): rlp.encode(b"\x07"), slot(2): rlp.encode(b"\x08"), slot(9): b"\x09"})
     new = Grown({slot(2): rlp.encode(b"\xff\x01"), slot(3): b"\x80", slot(9): b"\x09"})
     states = States(CROWD | {OLD: account(1, 1, old.root)}, CROWD | {OLD: account(1, 1, new.root)})
@@ -127,13 +127,13 @@ def test_answers_that_are_no_proofs_are_refused() -> None:
         states.delta([], [{"result": {"pre": 5}}])
 
 
-def test_what_is_asked_for_covers_what_tracers_leave_out() -> None:
+def test_requests_cover_what_tracers_leave_out() -> None:
     states = States(CROWD, CROWD)
     trace = {"pre": {"0x" + OLD.hex(): {"storage": {"0x" + "00" * 31 + "05": "0x1"}}}, "post": {"0x" + NEW.hex(): {}}}
-    asked = touched([trace], states.block)
-    assert asked["0x" + OLD.hex()] == ["0x" + "00" * 31 + "05"]
-    assert asked["0x" + NEW.hex()] == []
-    assert "0x" + RICH.hex() in asked  # who earns the fees
-    assert asked["0x0000f90827f1c53a10cb7a02335b175320002935"] == [f"0x{6:064x}"]
-    assert asked["0x000f3df6d732807ef1319fb7b8bb8522d0beac02"] == [f"0x{0:064x}", f"0x{8191:064x}"]
-    assert all(len(text) == 66 for slots in asked.values() for text in slots)
+    requested = touched([trace], states.block)
+    assert requested["0x" + OLD.hex()] == ["0x" + "00" * 31 + "05"]
+    assert requested["0x" + NEW.hex()] == []
+    assert "0x" + RICH.hex() in requested  # who earns the fees
+    assert requested["0x0000f90827f1c53a10cb7a02335b175320002935"] == [f"0x{6:064x}"]
+    assert requested["0x000f3df6d732807ef1319fb7b8bb8522d0beac02"] == [f"0x{0:064x}", f"0x{8191:064x}"]
+    assert all(len(text) == 66 for slots in requested.values() for text in slots)

@@ -49,7 +49,7 @@ def mainnet(number: int, *kinds: str) -> Payload:
 
 
 @recorded
-def test_recorded_blocks_become_the_rows_that_json_rpc_says() -> None:
+def test_recorded_blocks_become_the_rows_of_json_rpc() -> None:
     found = [recording(number) for number in NUMBERS]
     each = [tables_of(one["block"], one["receipts"]) for one in found]
     expected = {name: [row for tables in each for row in tables[name]] for name in TABLES}
@@ -146,7 +146,7 @@ def test_wrong_tables_and_ways_are_refused_by_name() -> None:
         ("l_0_0", rlp.encode([bytes(19), [], b""]), "20 bytes"),
     ],
 )
-def test_values_that_are_not_what_their_path_says_are_refused(path: str, value: bytes, reason: str) -> None:
+def test_values_of_another_type_than_their_path_are_refused(path: str, value: bytes, reason: str) -> None:
     with pytest.raises(ApplicationError, match=reason) as refused:
         decode(made(**{path: value}))
     assert refused.value.path == f"{BLOCK}/{path.replace('_', '/')}"
@@ -192,7 +192,7 @@ def row(payload: Payload, table: str = "transactions", **how: Any) -> Json:  # n
     return shown
 
 
-def test_an_authorization_says_whose_account_it_is() -> None:
+def test_an_authorization_names_its_account() -> None:
     wishes = [wish(OTHER, 1, 0), wish(KEY, 0, 2**64 - 1), wish(KEY, 2**256 - 1, 7)]
     payload = block_of(call(4, authorizationList=wishes))
     found = row(payload)["authorization_list"]

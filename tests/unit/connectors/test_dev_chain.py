@@ -223,7 +223,7 @@ def test_what_cannot_work_is_refused_by_name(url: str, setting: str) -> None:
     assert refused.value.setting == setting
 
 
-def test_the_chain_id_that_is_asked_for_is_the_chains_unless_the_url_names_one() -> None:
+def test_the_requested_chain_id_is_the_chains_unless_the_url_names_one() -> None:
     assert asyncio.run(open_feed("dev://", chain_id=5).chain_id()) == 5
     assert asyncio.run(open_feed("dev://?chain-id=5", chain_id=5).chain_id()) == 5
     assert asyncio.run(open_feed("dev://?chain-id=6").chain_id()) == 6

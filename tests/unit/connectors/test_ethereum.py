@@ -344,7 +344,7 @@ def header(number: int, *, difficulty: int, served: int | None = None) -> BlockH
 
 
 def total_of(one: BlockHeader, *, parent_total: int | None = None) -> int:
-    """Nobody listens on this node: what is told is told without asking."""
+    """Nobody listens on this node: what is reported is reported without a request."""
 
     async def ask() -> int:
         client = RpcClient(Endpoint.parse("http://127.0.0.1:9"))

@@ -149,7 +149,7 @@ def test_a_blacklist_may_come_later_and_name_what_was_delivered(broker: MemoryBr
         consumer(broker, start=cursor, blacklist=[hash_of("5a")])
 
 
-def test_a_cursor_that_cannot_be_used_says_why(broker: MemoryBroker) -> None:
+def test_the_error_of_an_unusable_cursor_has_its_reason(broker: MemoryBroker) -> None:
     publish(broker, line(1, 30))
     cursor = str(consumed(broker, "30a")[-1].cursor)
     with pytest.raises(CursorMismatchError):

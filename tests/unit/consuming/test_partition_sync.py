@@ -259,11 +259,11 @@ def test_partitions_that_were_paused_are_paused_again_when_one_is_added(
     _begin(reader)
     reader.sync.paused = paused = frozenset({("block", 0)})
     broker.widen("block", 4)
-    asked: list[frozenset[Partition]] = []
-    monkeypatch.setattr(reader.main, "pause", lambda partitions: asked.append(frozenset(partitions)))
+    pauses: list[frozenset[Partition]] = []
+    monkeypatch.setattr(reader.main, "pause", lambda partitions: pauses.append(frozenset(partitions)))
     assert ("block", 3) in _ends(reader)
     assert ("block", 3) in reader.positions()
-    assert asked == [paused]
+    assert pauses == [paused]
 
 
 def test_partitions_are_in_sync_while_no_server_answers(

@@ -80,7 +80,7 @@ def test_it_resumes_from_its_cursor_and_no_other_policy_does(broker: MemoryBroke
             agreed(broker, start=str(cursor), **other)
 
 
-def test_producers_that_are_not_asked_for_do_not_count(broker: MemoryBroker) -> None:
+def test_producers_that_are_not_selected_do_not_count(broker: MemoryBroker) -> None:
     publish(broker, [block("1a", "0a")], "stranger")
     publish(broker, [block("1a", "0a")], "b")
     events: list[object] = []
@@ -117,7 +117,7 @@ def test_a_block_is_passed_over_when_the_producer_that_would_decide_lags_by_more
     assert hash_of("7a") in {event.block for event in events if isinstance(event, Quarantined)}
 
 
-def test_told_to_halt_it_waits_for_that_producer_however_far_it_lags(broker: MemoryBroker) -> None:
+def test_with_halt_it_waits_for_that_producer_however_far_it_lags(broker: MemoryBroker) -> None:
     with lied_about(broker, on_incomplete="halt") as reading:
         assert steps(until(reading, "6a")) == ["+6a"]
         publish(broker, line(61, 99), "a")

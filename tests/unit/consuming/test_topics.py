@@ -62,7 +62,7 @@ def test_a_sub_batch_may_lie_behind_what_its_topics_expression_matches(
     assert wanted_topics(Blocks(sub_batches=sub_batches), [tracked]) == ("block", *sorted(topics))
 
 
-def test_what_is_followed_of_a_sub_batch_comes_though_its_topics_expression_says_less() -> None:
+def test_what_is_followed_of_a_sub_batch_comes_though_its_topics_expression_covers_less() -> None:
     app = Blocks(sub_batches=None)
     far = [
         replace(one, sub_batches={bytes([7]) * 32: SubBatch("b/far/x", {"b/far/x/1": b"5"}, frozenset())})

@@ -134,7 +134,7 @@ class Server:
         monkeypatch.setattr(module, "run_in_thread", self.request)
         for each in (health, module):
             monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self._watermarks = Watermarks(self)  # type: ignore[arg-type] # all that is asked of a source here
+        self._watermarks = Watermarks(self)  # type: ignore[arg-type] # all that is used of a source here
         self._watermarks.query()
         self.health = Health(self._watermarks, {A: 0})
 

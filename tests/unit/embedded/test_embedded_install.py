@@ -108,15 +108,15 @@ def jar_of(name: str, content: bytes) -> Jar:
 
 
 class Repository:
-    """Serves jars from memory and counts how often each is asked for."""
+    """Serves jars from memory and counts the requests for each."""
 
     def __init__(self, **contents: bytes) -> None:
         self.contents = contents
-        self.asked: dict[str, int] = {}
+        self.requested: dict[str, int] = {}
         self.failures = 0
 
     def fetch(self, jar: Jar, place: Path, add: Callable[[int], None]) -> Path:
-        self.asked[jar.artifact] = self.asked.get(jar.artifact, 0) + 1
+        self.requested[jar.artifact] = self.requested.get(jar.artifact, 0) + 1
         if self.failures:
             self.failures -= 1
             raise ConnectionResetError("the line went dead")
@@ -127,7 +127,7 @@ class Repository:
 
 
 def never(jar: Jar, _place: Path, _add: Callable[[int], None]) -> Path:
-    raise AssertionError(f"{jar.name} was asked of the network")
+    raise AssertionError(f"{jar.name} was requested from the network")
 
 
 def test_the_committed_lock_names_the_whole_of_kafka() -> None:
@@ -168,7 +168,7 @@ def test_a_damaged_jar_in_the_cache_is_fetched_again_and_no_other(tmp_path: Path
     two.write_bytes(damage)
     ensure_jars(tmp_path, jars, fetch=repository.fetch)
     assert two.read_bytes() == b"2" * 50
-    assert repository.asked == {"one": 1, "two": 2}
+    assert repository.requested == {"one": 1, "two": 2}
 
 
 def test_a_fetched_jar_that_is_not_the_locked_one_is_refused_and_not_kept(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_fetched_jar_that_is_not_the_locked_one_is_refused_and_not_kept(tmp_pa
         ensure_jars(tmp_path, [jar_of("one", b"1")], fetch=repository.fetch)
     assert caught.value.jar == "one-1.0.jar"
     assert not list(tmp_path.rglob("*.jar"))
-    assert repository.asked == {"one": 1}, "a wrong jar is not asked for again"
+    assert repository.requested == {"one": 1}, "a wrong jar is not requested again"
 
 
 def test_a_network_that_fails_is_retried_twice_and_then_one_sentence(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_two_who_need_the_same_jars_at_once_fetch_them_once(tmp_path: Path) -> N
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert repository.asked == {"one": 1}
+    assert repository.requested == {"one": 1}
 
 
 WITHOUT_EXTRAS = """
@@ -243,7 +243,7 @@ def test_the_pytest_plugin_imports_nothing_of_ours() -> None:
     assert said.stdout.strip() == "[]"
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path: Path) -> None:
+def test_the_cache_is_in_the_folder_of_the_environment(tmp_path: Path) -> None:
     assert cache_folder({"CARDINAL_CACHE": str(tmp_path / "new")}) == tmp_path / "new"
     assert (tmp_path / "new").is_dir()
 
@@ -299,7 +299,7 @@ def test_a_pid_file_is_removed_only_by_whom_it_names(tmp_path: Path) -> None:
     remove_pid_file(tmp_path, 11)
 
 
-def test_a_holder_that_never_says_who_it_is_is_given_up(tmp_path: Path) -> None:
+def test_the_wait_for_a_holder_that_never_identifies_itself_ends(tmp_path: Path) -> None:
     lock = try_lock(tmp_path / "broker.lock")
     assert lock is not None
     assert find_broker(tmp_path) == RunningBroker()

@@ -502,7 +502,7 @@ def test_ids_are_not_polled_while_a_reply_is_in_flight() -> None:
     assert next_ids(one, now=NOW + 5) is None
 
 
-def test_a_server_with_further_ids_is_asked_at_once_another_one_after_a_while() -> None:
+def test_a_server_with_further_ids_is_queried_at_once_another_one_after_a_while() -> None:
     one = client_with(0, poll_interval=0.5)
     assert next_ids(one) == client_ids(0, 4), "the last reply was a full one"
     assert take(one, announced(1, 2)) == []
@@ -589,7 +589,7 @@ def test_objects_are_requested_lowest_number_first() -> None:
     assert bench.announce(A, THREE, ONE, TWO) == [request(A, ONE, TWO, THREE)]
 
 
-def test_of_equal_peers_the_first_to_join_is_asked_else_the_one_with_the_fewest_bytes_in_flight() -> None:
+def test_of_equal_peers_the_first_to_join_is_queried_else_the_one_with_the_fewest_bytes_in_flight() -> None:
     bench = Bench().join(A, B)
     large, small = make(1, size=500), make(2, size=100)
     assert bench.announce(B, large) == [request(B, large)]
@@ -605,7 +605,7 @@ def test_the_load_spreads_over_the_peers() -> None:
     assert bench.announce(B, ONE, TWO) == [request(B, TWO)]
 
 
-def test_another_peer_is_asked_when_the_lease_ends_and_never_a_third_at_once() -> None:
+def test_another_peer_is_queried_when_the_lease_ends_and_never_a_third_at_once() -> None:
     bench = Bench().join(A, B, C)
     large = make(1, size=1_000_000)  # a lease of 2 s + 1 s
     assert bench.announce(A, large) == [request(A, large)]
@@ -618,7 +618,7 @@ def test_another_peer_is_asked_when_the_lease_ends_and_never_a_third_at_once() -
     assert bench.fetcher.loads() == {B: 1_000_000, C: 1_000_000}
 
 
-def test_a_peer_is_asked_once_per_announcement() -> None:
+def test_a_peer_is_queried_once_per_announcement() -> None:
     bench = Bench().join(A, B)
     assert bench.announce(A, ONE) == [request(A, ONE)]
     (copy,) = bench.deliver(A, ONE)
@@ -652,7 +652,7 @@ def test_a_copy_that_is_verified_survives_its_peer() -> None:
     assert bench.fetcher.loads() == {}
 
 
-def test_an_object_that_does_not_verify_bars_its_peer_and_the_next_one_is_asked() -> None:
+def test_an_object_that_does_not_verify_bars_its_peer_and_the_next_one_is_queried() -> None:
     bench = Bench().join(A, B)
     assert bench.announce(A, ONE, TWO) == [request(A, ONE, TWO)]
     assert bench.announce(B, ONE) == []

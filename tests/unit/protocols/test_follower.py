@@ -239,7 +239,7 @@ def test_an_open_channel_stands_in_the_cursor_with_its_partition() -> None:
 # --- what it says meanwhile --------------------------------------------------------------------------------
 
 
-def test_a_cursor_taken_while_resuming_says_what_the_one_before_said() -> None:
+def test_a_cursor_taken_while_resuming_equals_the_one_before() -> None:
     stream = published()
     before = stream.follower.cursor()
     follower = resumed(stream)

@@ -349,7 +349,7 @@ def test_a_header_that_cannot_be_is_no_bridge(lie: Payload) -> None:
     assert not orderer.holds(h("1a"))
 
 
-def test_a_bridge_whose_own_parent_is_not_there_waits_and_says_so() -> None:
+def test_a_bridge_whose_own_parent_is_missing_waits_and_is_reported() -> None:
     orderer = Orderer(ROOT, 0)
     orderer.receive(header("3a", "2a", 3))
     assert orderer.bridge(header("2a", "1a", 2)) == []

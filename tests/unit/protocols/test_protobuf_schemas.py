@@ -49,7 +49,7 @@ def test_the_schema_names_every_message_of_the_module(module: ModuleType) -> Non
             assert f" {field.name} = {field.number};" in text
 
 
-def test_without_the_runtime_one_sentence_says_what_to_install() -> None:
+def test_without_the_runtime_the_error_names_what_to_install() -> None:
     probe = (
         "import sys; sys.modules['google.protobuf'] = None\n"
         "import cardinal\n"

@@ -274,7 +274,7 @@ def test_a_record_that_is_read_twice_counts_once() -> None:
     assert kinds(reassembler.receive([first, second])) == ["Completed"]
 
 
-def test_after_completion_every_kind_of_late_message_is_told_apart() -> None:
+def test_after_completion_every_kind_of_late_message_is_distinguished() -> None:
     feed, lie = Feed(), BatchMsg(h("1a"), "a/1", b"lie")
     feed(ONE, TWO, counted(count=2))
     other = counted(count=2, number=7), BatchMsg(h("1a"), "a/3", b""), BatchMsg(h("2a"), "a/1", b"")

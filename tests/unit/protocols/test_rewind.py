@@ -150,7 +150,7 @@ def test_a_late_copy_does_not_take_the_place_of_an_evicted_message() -> None:
     assert [added.updates for update in stream.updates for added in update.added] == [one.updates for one in blocks]
 
 
-def test_every_batch_of_an_evicted_block_says_where_it_stands_as_four_at_most_do() -> None:
+def test_every_batch_of_an_evicted_block_records_its_position_as_four_at_most_do() -> None:
     """The first may be false; and what is passed over must not fill the memory."""
     evicted = EvictedBlocks(1_000)
     reassembler = Reassembler(prefixes=tuple(SCHEMA), bounds=Bounds(open_blocks=1), evicted=evicted)
@@ -167,7 +167,7 @@ def test_every_batch_of_an_evicted_block_says_where_it_stands_as_four_at_most_do
     assert known.positions == {(records[0].topic, 0): 0}
 
 
-def test_a_batch_that_is_taken_after_the_eviction_says_where_the_block_stands() -> None:
+def test_a_batch_that_is_read_after_the_eviction_records_the_position_of_the_block() -> None:
     """Without it a false one of another copy decides alone when the block is forgotten."""
     evicted = EvictedBlocks(1_000)
     reassembler = Reassembler(prefixes=tuple(SCHEMA), bounds=Bounds(open_blocks=2), evicted=evicted)

@@ -110,7 +110,7 @@ def test_every_panel_of_the_dashboard_shows_a_metric_that_exists() -> None:
     assert sources == {one["uid"] for one in yaml("grafana/provisioning/datasources/prometheus.yml")["datasources"]}
 
 
-def test_every_alert_rule_reads_a_metric_that_exists_and_says_what_is_wrong() -> None:
+def test_every_alert_rule_reads_a_metric_that_exists_and_describes_the_fault() -> None:
     rules = [rule for group in yaml("alerts.yml")["groups"] for rule in group["rules"]]
     assert len({rule["alert"] for rule in rules}) == len(rules) > 10
     for rule in rules:
@@ -121,7 +121,7 @@ def test_every_alert_rule_reads_a_metric_that_exists_and_says_what_is_wrong() ->
         assert named or rule["expr"].startswith("up{"), rule["alert"]
 
 
-def test_streams_of_one_prometheus_are_told_apart() -> None:
+def test_streams_of_one_prometheus_are_distinguished() -> None:
     """The alert takes the best producer of each stream, one that is down included, by a label that every target has."""
     rules = {rule["alert"]: rule["expr"] for group in yaml("alerts.yml")["groups"] for rule in group["rules"]}
     assert rules["CardinalNoProducerDelivers"].startswith("max by (stream) (")

@@ -33,7 +33,7 @@ READING = {
 }
 
 
-def asked(endpoint: Endpoint, path: str) -> tuple[int, str]:
+def page_of(endpoint: Endpoint, path: str) -> tuple[int, str]:
     connection = HTTPConnection(endpoint.address, timeout=10)
     try:
         connection.request("GET", path)
@@ -43,21 +43,21 @@ def asked(endpoint: Endpoint, path: str) -> tuple[int, str]:
         connection.close()
 
 
-def test_a_process_says_whether_it_lives_whether_it_works_and_how_much() -> None:
+def test_a_process_reports_liveness_readiness_and_metrics() -> None:
     registry, waits = new_registry(), [""]
     Gauge("blocks_here", "How many.", registry=registry).set(5)
     with closing(Endpoint("127.0.0.1:0", registry, lambda: waits[0])) as endpoint:
-        status, text = asked(endpoint, "/metrics")
+        status, text = page_of(endpoint, "/metrics")
         assert status == 200
         assert "blocks_here 5.0" in text
         assert "process_resident_memory_bytes" in text
-        assert asked(endpoint, "/healthz") == asked(endpoint, "/readyz") == (200, "ok\n")
+        assert page_of(endpoint, "/healthz") == page_of(endpoint, "/readyz") == (200, "ok\n")
         waits[0] = "the broker does not answer"
-        assert asked(endpoint, "/readyz") == (503, "the broker does not answer\n")
-        assert asked(endpoint, "/healthz") == (200, "ok\n")
+        assert page_of(endpoint, "/readyz") == (503, "the broker does not answer\n")
+        assert page_of(endpoint, "/healthz") == (200, "ok\n")
         with socket.create_connection(endpoint.address.rsplit(":", 1)):  # it says nothing, and holds nobody up
-            assert asked(endpoint, "/healthz") == (200, "ok\n")
-        assert asked(endpoint, "/") == (404, "there are /metrics, /healthz and /readyz\n")
+            assert page_of(endpoint, "/healthz") == (200, "ok\n")
+        assert page_of(endpoint, "/") == (404, "there are /metrics, /healthz and /readyz\n")
         with pytest.raises(ConfigurationError, match=f"cannot be served at {endpoint.address}: .*in use"):
             Endpoint(endpoint.address, registry, str)
 
@@ -72,7 +72,7 @@ def test_a_client_that_breaks_off_is_logged_for_whoever_debugs_and_nobody_else(
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it
             client.send(b"GE")
         until(lambda: caplog.records)
-        assert asked(endpoint, "/healthz") == (200, "ok\n")
+        assert page_of(endpoint, "/healthz") == (200, "ok\n")
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "Exception occurred during processing" not in capfd.readouterr().err
 
@@ -91,7 +91,7 @@ def test_metrics_that_cannot_be_collected_are_an_error_of_the_log(caplog: pytest
     registry = new_registry()
     registry.register(Broken())
     with closing(Endpoint("127.0.0.1:0", registry, str)) as endpoint:
-        assert asked(endpoint, "/metrics") == (500, "the metrics cannot be collected: see the log\n")
+        assert page_of(endpoint, "/metrics") == (500, "the metrics cannot be collected: see the log\n")
     assert [record.getMessage() for record in caplog.records] == ["the metrics cannot be collected"]
 
 
@@ -101,7 +101,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         Endpoint(address, new_registry(), str)
 
 
-def test_a_lake_says_where_it_stands_and_what_it_waits_for() -> None:
+def test_a_lake_reports_its_position_and_what_it_waits_for() -> None:
     numbers = LakeMetrics()
     value = numbers.registry.get_sample_value
     assert numbers.waits_for() == "the query has not read anything yet"

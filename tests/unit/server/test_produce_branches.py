@@ -75,7 +75,7 @@ def test_a_branch_beside_the_chain_that_leaves_it_ever_deeper_goes_as_one_with_w
     assert given_all(branches, chain("8b", root="7b")) == ["2a<3b 4b 5b 6b 7b 8b"]
 
 
-def test_back_to_a_branch_that_was_the_chain_its_forgotten_content_is_asked_for() -> None:
+def test_back_to_a_branch_that_was_the_chain_its_evicted_content_is_requested() -> None:
     branches = begun("1a 2a 3a 4a 5a")
     given_all(branches, chain("2b 3b 4b 5b 6b", root="1a"))
     (step,) = [step for payload in chain("6a 7a", root="5a") for step in branches.receive(payload)]

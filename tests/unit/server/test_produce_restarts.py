@@ -115,7 +115,7 @@ def test_bytes_that_come_after_the_first_look_are_found_when_all_is_sealed(broke
     assert asyncio.run(late(other)) == ([], ["7c"])
 
 
-def test_a_service_that_follows_looks_again_after_a_while_and_when_it_is_told_to_stop(broker: MemoryBroker) -> None:
+def test_a_service_that_follows_polls_after_a_while_and_when_it_is_stopped(broker: MemoryBroker) -> None:
     publish(broker, CHAIN[:5])
     killed = broker.sink(Blocks(), producer_id="one")
     other = line(7, 7, "c", below="6a")[0]
@@ -138,7 +138,7 @@ def test_a_service_that_follows_looks_again_after_a_while_and_when_it_is_told_to
     assert asyncio.run(follow()) == ["7c"]
 
 
-def test_what_comes_by_itself_is_not_asked_for_and_the_rest_goes_parents_first(broker: MemoryBroker) -> None:
+def test_what_comes_by_itself_is_not_requested_and_the_rest_goes_parents_first(broker: MemoryBroker) -> None:
     """A backfill was killed when no Batch of so many blocks had gone; beside them there is a branch."""
     branch = line(6, 12, "b", below="5a")
     publish(broker, CHAIN[:5])

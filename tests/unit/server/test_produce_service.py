@@ -70,7 +70,7 @@ def test_a_second_run_goes_on_where_the_topics_end(broker: MemoryBroker) -> None
     assert _numbers(broker) == set(range(1, 21))
 
 
-def test_a_feed_that_weighs_is_told_the_weights_of_what_is_published(broker: MemoryBroker) -> None:
+def test_a_feed_that_weighs_is_notified_of_the_weights_of_what_is_published(broker: MemoryBroker) -> None:
     feed = Node()
     asyncio.run(run(service(feed, broker, stop=10)))
     assert feed.learned == {}

@@ -139,7 +139,7 @@ async def produce(broker: MemoryBroker, start: Start, stop: int | None = 12, hea
         ("2022-01-13T22:00:00+00:00", 7),
     ],
 )
-def test_a_new_stream_starts_where_it_is_told_and_at_the_head_by_itself(
+def test_a_new_stream_starts_at_the_given_block_and_at_the_head_by_default(
     broker: MemoryBroker, start: Start, first: int
 ) -> None:
     assert asyncio.run(produce(broker, start)) == first
@@ -164,7 +164,7 @@ def test_a_start_that_cannot_be_is_refused_before_topics_are_created(
     assert not broker.topics()
 
 
-def test_a_stream_that_has_blocks_continues_and_says_that_the_start_is_ignored(
+def test_a_stream_that_has_blocks_continues_and_logs_that_the_start_is_ignored(
     broker: MemoryBroker, log: pytest.LogCaptureFixture
 ) -> None:
     publish(broker, CHAIN[:4])

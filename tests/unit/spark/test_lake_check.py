@@ -183,7 +183,7 @@ def test_a_stream_of_another_chain_is_found(made: Made) -> None:
     assert all("the stream has 0x" in each.what for each in found)
 
 
-def test_the_command_says_what_differs(made: Made, copy: Made) -> None:
+def test_the_command_reports_what_differs(made: Made, copy: Made) -> None:
     run = CliRunner().invoke(lake, ["check", made.path, "--from", made.broker.url], catch_exceptions=False)
     assert (run.exit_code, run.stdout) == (
         0,

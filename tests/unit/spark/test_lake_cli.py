@@ -61,13 +61,13 @@ def test_a_table_prints_without_sql(path: str) -> None:
     assert len(found.stdout.splitlines()) == 4
 
 
-def test_sql_without_duckdb_says_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_without_duckdb_names_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert "pip install duckdb" in str(error_of("query", path, "SELECT 1"))
     assert lake_command("query", path, "--table", "canonical").exit_code == 0
 
 
-def test_without_the_extra_it_says_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_error_names_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     assert "pip install 'cardinal-streams[spark]'" in str(error_of("status", path))
 
@@ -84,7 +84,7 @@ def test_a_lake_is_queried_as_it_was(path: str) -> None:
     assert "has no block 9" in str(error_of("query", path, sql, "--as-of-block", "9"))
 
 
-def test_what_cannot_be_asked_is_one_sentence(path: str, tmp_path: Path) -> None:
+def test_a_query_that_cannot_run_is_reported_in_one_sentence(path: str, tmp_path: Path) -> None:
     assert "no table 'log'" in str(error_of("query", path, "--table", "log"))
     assert "refused" in str(error_of("query", path, "SELECT nothing FROM canonical"))
     assert "there is no lake" in str(error_of("status", str(tmp_path / "nowhere")))
@@ -92,20 +92,20 @@ def test_what_cannot_be_asked_is_one_sentence(path: str, tmp_path: Path) -> None
     assert lake_command("query", path).exit_code == 2
 
 
-def test_status_says_where_the_lake_stands(path: str) -> None:
+def test_status_reports_the_position_of_the_lake(path: str) -> None:
     found = json.loads(lake_command("status", path, "--json").stdout)
     assert (found["seq"], found["number"], found["hash"]) == (8, 4, f"0x{block_hash('4b').hex()}")
     assert "current_payload" in found["tables"]
     assert lake_command("status", path).stdout.startswith("head 4 0x")
 
 
-def test_a_catalog_is_told_of_the_lake(path: str) -> None:
+def test_a_lake_is_registered_in_a_catalog(path: str) -> None:
     found = lake_command("catalog", path, "--schema", "main.eth").stdout.splitlines()
     assert found[0] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
     assert found[-1].startswith("CREATE OR REPLACE VIEW main.eth.current_payload AS SELECT")
 
 
-def test_maintain_says_what_it_did(path: str) -> None:
+def test_maintain_reports_what_it_did(path: str) -> None:
     assert lake_command("maintain", path, "--min-files", "2", "--no-clean").stdout.splitlines() == [
         "events: 3 files became 1",
         "payload: 3 files became 1",

@@ -67,7 +67,7 @@ def current(lake: str, table: str, *order: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_current_tables_are_what_the_node_says(lake: str, rows: DevRows) -> None:
+def test_current_tables_equal_the_chain_of_the_node(lake: str, rows: DevRows) -> None:
     blocks = current(lake, "blocks", "number")
     assert [(b["number"], b["hash"], b["parent_hash"], b["gas_used"]) for b in blocks] == [
         (n.plan.number, n.block["hash"], n.block["parentHash"], int(n.block["gasUsed"], 16)) for n in rows.chain
@@ -243,7 +243,7 @@ def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None
             assert stored > len(found) or table == "withdrawals"
 
 
-def test_other_catalogs_are_told_in_their_words(lake: str) -> None:
+def test_other_catalogs_get_statements_in_their_dialect(lake: str) -> None:
     snapshot = Snapshot.at(lake)
     spark, trino = (list(statements(snapshot, "main.eth", dialect)) for dialect in ("spark", "trino"))
     assert f"CREATE TABLE IF NOT EXISTS main.eth.logs USING delta LOCATION '{lake}/logs';" in spark

@@ -217,7 +217,7 @@ def test_a_state_that_cannot_be_meant_is_refused(given: dict[str, str], sentence
 
 
 @given(st.sets(st.integers(0, 60)), st.lists(st.integers(-5, 70)))
-def test_runs_of_seqs_hold_what_they_were_made_of(seqs: set[int], asked: list[int]) -> None:
+def test_runs_of_seqs_hold_what_they_were_made_of(seqs: set[int], queried: list[int]) -> None:
     runs = SeqRuns.of(np.array(sorted(seqs, key=lambda seq: -seq), np.int64))
-    assert runs.holds(np.array(asked, np.int64)).tolist() == [seq in seqs for seq in asked]
+    assert runs.holds(np.array(queried, np.int64)).tolist() == [seq in seqs for seq in queried]
     assert len(runs.firsts) == len({seq for seq in seqs if seq - 1 not in seqs})

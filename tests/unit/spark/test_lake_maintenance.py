@@ -51,7 +51,7 @@ def test_small_files_are_joined_and_the_rows_stay(place: LakeLocation) -> None:
     assert compact(place, min_files=8) == []
 
 
-def test_a_compaction_leaves_the_commit_that_says_what_the_lake_shows(
+def test_a_compaction_leaves_the_commit_that_defines_what_the_lake_shows(
     place: LakeLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log that keeps nothing which is not needed: the lake stood still for long."""
@@ -174,7 +174,7 @@ def test_the_driver_joins_the_growing_partition_by_itself(place: LakeLocation) -
     assert len(image(place.root).chain) == 70
 
 
-def test_no_lake_is_said_so(place: LakeLocation) -> None:
+def test_a_missing_lake_is_reported(place: LakeLocation) -> None:
     for call in (compact, clean, publish):
         with pytest.raises(LakeError, match="there is no lake"):
             call(place)
@@ -193,7 +193,7 @@ def test_the_driver_keeps_a_lake_small(place: LakeLocation, caplog: pytest.LogCa
     assert len(image(place.root).chain) == 162
 
 
-def test_upkeep_that_fails_is_told_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_maintenance_that_fails_is_logged_and_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     upkeep(LakeLocation.of(str(tmp_path)), LakeSettings(compact_every=1), 0, 1)
     assert "will be retried: there is no lake" in caplog.text
 

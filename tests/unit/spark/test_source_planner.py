@@ -341,7 +341,7 @@ def test_a_lake_that_the_topics_do_not_hold_is_refused(topics: Topics, tmp_path:
         Planner(replace(topics.stream, spec=spec), options).first()
 
 
-def test_a_batch_read_is_the_chain_as_it_stands_up_to_where_it_is_told_to_end(topics: Topics) -> None:
+def test_a_batch_read_is_the_current_chain_up_to_its_end_option(topics: Topics) -> None:
     topics.publish()
     rows = whole_chain(topics.stream)
     assert [row.hash for row, *_ in rows] == topics.chain
@@ -376,7 +376,7 @@ def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tm
     lost = topics.planner(restartFrom="sink", sinkPath=str(tmp_path), finality="finalized")
     assert rows_of(lost) == []
     assert report_of(lost)["withheld"] == len(topics.chain) - len(rows)
-    # What was withheld comes when it is asked for.
+    # Withheld blocks come when they are requested.
     more = rows_of(topics.planner(finality="latest"), stored)
     assert replayed([*rows, *more]) == topics.chain
     topics.close()
@@ -396,7 +396,7 @@ def test_a_batch_read_ends_with_the_last_final_block() -> None:
     topics.close()
 
 
-def test_final_blocks_of_a_stream_without_marks_are_asked_for_in_vain(
+def test_final_blocks_of_a_stream_without_marks_are_requested_in_vain(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
     topics.publish(8)

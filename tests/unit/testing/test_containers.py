@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Engine(BaseHTTPRequestHandler):
-    """What is asked of it before a container is made."""
+    """The part of the client that is used before a container is made."""
 
     def do_GET(self) -> None:
         answers = {"_ping": "OK", "version": {"ApiVersion": "1.45"}, "networks": []}
@@ -60,7 +60,7 @@ def test_the_container_has_one_port_that_stays_and_settings_that_one_node_can_ke
     container.get_docker_client().client.close()
 
 
-def test_without_an_engine_it_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     with pytest.raises(ConfigurationError, match="no Docker engine answers"):
         ContainerKafka()

@@ -73,7 +73,7 @@ def test_a_block_with_one_altered_bit_is_none(records: list[Record], data: st.Da
     assert found == records  # snappy copied equal bytes from another place
 
 
-def test_a_block_that_says_fewer_records_than_it_holds_is_none() -> None:
+def test_a_block_that_declares_fewer_records_than_it_holds_is_refused() -> None:
     """The count is not in the checksum; and a record without a key begins as records end."""
     records = [Record("logs", 0, offset, b"", b"", 5, ()) for offset in range(5)]
     whole = encode_block(records, SYNC)

@@ -168,7 +168,7 @@ def test_an_option_that_cannot_work_is_named(tmp_path: Path, options: str, names
     assert not list(tmp_path.iterdir())
 
 
-def test_partitions_that_are_there_stay_whatever_the_option_says(tmp_path: Path) -> None:
+def test_existing_partitions_stay_whatever_the_option(tmp_path: Path) -> None:
     sink_of(tmp_path, "cardinal.partitions=3").close()
     fill(tmp_path, 1, 2, "cardinal.partitions=8").close()
     assert len({record.partition for record in everything(tmp_path, heartbeats=True)}) == 3
@@ -266,11 +266,11 @@ def _to_the_end(log: Log, place: Position) -> Position:
     return place
 
 
-# --- in which order the disk is asked for segments: what a power cut leaves is a log without a gap -------------------
+# --- in which order segments are synced: what a power cut leaves is a log without a gap -------------------
 
 
-class Asked(NamedTuple):
-    """What the system was asked: to ``sync`` or ``write`` a file; and how large that was before."""
+class SystemCall(NamedTuple):
+    """A call of the system: to ``sync`` or ``write`` a file; and how large that was before."""
 
     what: str
     inode: int
@@ -278,14 +278,14 @@ class Asked(NamedTuple):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[SystemCall]:
     """Everything that the writer asks of the real disk, in order."""
-    asked: list[Asked] = []
+    calls: list[SystemCall] = []
 
     def note(what: str, call: Callable[..., int | None]) -> Callable[..., int | None]:
         def noted(fd: int, *rest: object) -> int | None:
             stat = os.fstat(fd)
-            asked.append(Asked(what, stat.st_ino, stat.st_size))
+            calls.append(SystemCall(what, stat.st_ino, stat.st_size))
             return call(fd, *rest)
 
         return noted
@@ -293,55 +293,55 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     monkeypatch.setattr(writer, "_sync_data", note("sync", writer._sync_data))
     monkeypatch.setattr(os, "fsync", note("sync", os.fsync))
     monkeypatch.setattr(os, "pwrite", note("write", os.pwrite))
-    return asked
+    return calls
 
 
 @pytest.mark.parametrize("policy", ["always", "never"])
 def test_a_segment_and_the_name_of_the_next_are_on_the_disk_before_that_has_a_record(
-    asked: list[Asked], tmp_path: Path, policy: str
+    calls: list[SystemCall], tmp_path: Path, policy: str
 ) -> None:
     fill(tmp_path, 0, 30, f"segment.bytes=2000&fsync={policy}").close()
     segments = [path_of(tmp_path, number).stat() for number in numbers_of(tmp_path)]
     folder = tmp_path.stat().st_ino
     assert len(segments) > 3
     for before, after in pairwise(segments):
-        first_record = next(at for at, one in enumerate(asked) if one[:2] == ("write", after.st_ino))
-        synced = [at for at, one in enumerate(asked[:first_record]) if one.what == "sync"]
-        header = [at for at in synced if asked[at].inode == after.st_ino]
-        assert ("sync", before.st_ino, before.st_size) in asked[:first_record], "the one before is not whole"
+        first_record = next(at for at, one in enumerate(calls) if one[:2] == ("write", after.st_ino))
+        synced = [at for at, one in enumerate(calls[:first_record]) if one.what == "sync"]
+        header = [at for at in synced if calls[at].inode == after.st_ino]
+        assert ("sync", before.st_ino, before.st_size) in calls[:first_record], "the one before is not whole"
         assert header, "its header may be lost"
-        assert any(asked[at].inode == folder for at in synced if at > header[-1]), "its name may be lost"
+        assert any(calls[at].inode == folder for at in synced if at > header[-1]), "its name may be lost"
 
 
 @pytest.mark.parametrize("there", ["", "new", "new/log"])
 def test_the_names_of_the_folders_are_on_the_disk_before_there_is_a_record(
-    asked: list[Asked], tmp_path: Path, there: str
+    calls: list[SystemCall], tmp_path: Path, there: str
 ) -> None:
     """Also of one that is there: whoever made it may have died before its name was on the disk."""
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     sink_of(tmp_path / "new" / "log").close()
-    first_record = next(at for at, one in enumerate(asked) if one.what == "write" and one.size)
-    synced = {one.inode for one in asked[:first_record] if one.what == "sync"}
+    first_record = next(at for at, one in enumerate(calls) if one.what == "write" and one.size)
+    synced = {one.inode for one in calls[:first_record] if one.what == "sync"}
     made = ["new"] if there else ["", "new"]
     assert synced >= {(tmp_path / above).stat().st_ino for above in made}
 
 
-def test_nothing_is_acknowledged_before_it_is_on_the_disk(asked: list[Asked], tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_before_it_is_on_the_disk(calls: list[SystemCall], tmp_path: Path) -> None:
     sink = sink_of(tmp_path, "fsync=always")
     for number in range(5):
-        asked.clear()
+        calls.clear()
         sink.send(*block(number)).result(DEADLINE)
-        assert [one.what for one in asked] == ["write", "sync"]
-        assert asked[-1].size == path_of(tmp_path, 1).stat().st_size
+        assert [one.what for one in calls] == ["write", "sync"]
+        assert calls[-1].size == path_of(tmp_path, 1).stat().st_size
     sink.close()
 
 
-def test_never_means_that_the_operating_system_is_trusted(asked: list[Asked], tmp_path: Path) -> None:
+def test_never_means_that_the_operating_system_is_trusted(calls: list[SystemCall], tmp_path: Path) -> None:
     sink = sink_of(tmp_path, "fsync=never")
-    asked.clear()
+    calls.clear()
     for number in range(20):
         sink.send(*block(number)).result(DEADLINE)
-    assert {one.what for one in asked} == {"write"}
+    assert {one.what for one in calls} == {"write"}
     sink.close()
 
 
@@ -448,7 +448,7 @@ def test_a_reader_gets_what_a_list_would_give(tmp_path: Path, seed: int) -> None
     Schedule(seed, tmp_path).run(150)
 
 
-def test_a_reader_that_paused_below_what_retention_took_is_told_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_reader_that_paused_below_expired_records_is_notified_when_it_resumes(tmp_path: Path) -> None:
     schedule = Schedule(1, tmp_path)
     source = schedule.source
     source.assign(dict.fromkeys(PLACES, 0))

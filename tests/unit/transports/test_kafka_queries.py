@@ -50,13 +50,13 @@ class Dying:
     def __init__(self, silent: int, error: int | None = None) -> None:
         self.silent = silent
         self.error = error
-        self.asked = 0
+        self.requested = 0
 
-    def list_offsets(self, asked: Asked, **_: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
-        self.asked += 1
-        offsets = (7, 9 if self.asked > self.silent else NO_ANSWER)
+    def list_offsets(self, requested: Asked, **_: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        self.requested += 1
+        offsets = (7, 9 if self.requested > self.silent else NO_ANSWER)
         answers = {}
-        for where, offset in zip(asked, offsets, strict=True):
+        for where, offset in zip(requested, offsets, strict=True):
             answers[where] = Future[ListOffsetsResultInfo]()
             if offset < 0 and self.error is not None:
                 answers[where].set_exception(KafkaException(KafkaError(self.error)))
@@ -73,7 +73,7 @@ class Dying:
 
 def cluster(silent: int, error: int | None = None) -> tuple[Cluster, Dying]:
     made, client = Cluster(kafka_settings(parse_url(NOBODY))), Dying(silent, error)
-    made.client = client  # type: ignore[assignment] # what is asked of it
+    made.client = client  # type: ignore[assignment] # the part that is used
     return made, client
 
 
@@ -90,10 +90,10 @@ UNSETTLED = [
 
 
 @pytest.mark.parametrize("error", UNSETTLED)
-def test_broker_that_has_not_answered_for_every_partition_is_asked_again(error: int | None) -> None:
+def test_a_query_not_answered_for_every_partition_is_retried(error: int | None) -> None:
     asking, client = cluster(silent=2, error=error)
     assert asking.ends([("block", 0), ("block", 1)]) == {("block", 0): 7, ("block", 1): 9}
-    assert client.asked == 3
+    assert client.requested == 3
 
 
 def test_offsets_that_are_none_are_never_taken_for_the_end() -> None:
@@ -103,13 +103,13 @@ def test_offsets_that_are_none_are_never_taken_for_the_end() -> None:
 
 
 class Times(Dying):
-    """The same when it is asked for a time; in its second partition no record is so new."""
+    """The same for a query by time; in its second partition no record is so new."""
 
-    def list_offsets(self, asked: Asked, **options: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
-        if any(spec._value < 0 for spec in asked.values()):  # where its partitions end
-            return Dying(0).list_offsets(asked)
-        found = super().list_offsets(asked, **options)
-        if self.asked > self.silent:
+    def list_offsets(self, requested: Asked, **options: object) -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        if any(spec._value < 0 for spec in requested.values()):  # where its partitions end
+            return Dying(0).list_offsets(requested)
+        found = super().list_offsets(requested, **options)
+        if self.requested > self.silent:
             *_, last = found
             found[last] = Future()
             found[last].set_result(ListOffsetsResultInfo(-1, -1, 0))
@@ -119,13 +119,13 @@ class Times(Dying):
         return SimpleNamespace(cluster_id=None, topics={"block": SimpleNamespace(partitions=range(2), error=None)})
 
 
-def test_broker_that_does_not_know_a_time_s_offsets_yet_is_asked_again() -> None:
+def test_a_query_of_offsets_by_time_is_retried_until_the_broker_has_them() -> None:
     asking, client = cluster(0)
-    asking.client = client = Times(2)  # type: ignore[assignment] # what is asked of it
+    asking.client = client = Times(2)  # type: ignore[assignment] # the part that is used
     partitions = [("block", 0), ("block", 1)]
     assert asking.offsets_for_time(partitions, 1_000) == {("block", 0): 7, ("block", 1): 9}
-    assert client.asked == 3
-    client.asked, client.silent = 0, 1_000_000
+    assert client.requested == 3
+    client.requested, client.silent = 0, 1_000_000
     with pytest.raises(UnreachableError):
         asking.offsets_for_time(partitions, 1_000)
 
@@ -138,7 +138,7 @@ class Listing(Dying):
         self.listed = listed
 
     def list_topics(self, **_: object) -> SimpleNamespace:
-        if (names := self.listed(self.asked)) is None:
+        if (names := self.listed(self.requested)) is None:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return SimpleNamespace(cluster_id=None, topics=dict.fromkeys(names))
 
@@ -146,7 +146,7 @@ class Listing(Dying):
 def listing(monkeypatch: pytest.MonkeyPatch, silent: int, listed: Callable[[int], list[str] | None]) -> Cluster:
     monkeypatch.setattr("cardinal.transports.kafka.admin._GONE_SECONDS", 0.1)
     asking, _ = cluster(0)
-    asking.client = Listing(silent, listed)  # type: ignore[assignment] # what is asked of it
+    asking.client = Listing(silent, listed)  # type: ignore[assignment] # the part that is used
     return asking
 
 
@@ -160,8 +160,8 @@ def test_topic_that_brokers_answer_without_is_named_at_once(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "listed",
     [
-        pytest.param(lambda asked: [] if asked == 1 else ["block"], id="a moment without it"),
-        pytest.param(lambda asked: [] if asked % 2 else ["block"], id="brokers that disagree"),
+        pytest.param(lambda requested: [] if requested == 1 else ["block"], id="a moment without it"),
+        pytest.param(lambda requested: [] if requested % 2 else ["block"], id="brokers that disagree"),
         pytest.param(lambda _: None, id="nobody says which topics there are"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_refusal_of_before_is_no_reason_for_an_outage_after_the_broker_has_ans
     assert isinstance(made.reasons.unreachable(1), UnreachableError)
 
 
-def test_replicas_of_a_topic_that_one_broker_does_not_know_yet_are_asked_for_again() -> None:
+def test_a_query_of_replicas_is_retried_while_one_broker_lacks_the_topic() -> None:
     """Of a topic that was just made, in a cluster: whoever answers may not have heard of it."""
     partitions = {number: SimpleNamespace(replicas=[1, 2, 3]) for number in range(4)}
     answers = [{}, {"a": SimpleNamespace(partitions={})}, {"a": SimpleNamespace(partitions=partitions)}]

@@ -207,7 +207,7 @@ def test_positions_that_are_gone_are_named_as_they_are_shown(brokers: Brokers) -
 def test_nothing_that_a_member_gave_is_lost_where_another_one_fails(
     brokers: Brokers,
 ) -> None:
-    """In each round another member is asked first; what the one gave is returned before the other's error is raised."""
+    """In each round another member is polled first; one's records are returned before the other's error is raised."""
     old, new = brokers
     publish(old, line(1, 2))
     publish(new, line(1, 2))
@@ -226,7 +226,7 @@ def test_nothing_that_a_member_gave_is_lost_where_another_one_fails(
     source.close()
 
 
-def test_an_error_of_positions_that_are_left_is_not_told(brokers: Brokers) -> None:
+def test_an_error_of_positions_that_are_left_is_not_reported(brokers: Brokers) -> None:
     old, new = brokers
     for broker in brokers:
         publish(broker, line(1, 2))
@@ -513,7 +513,7 @@ def test_a_topic_that_only_the_member_that_is_away_may_have_is_not_reported_as_m
         open_source(mux(served, new), Blocks(), topics=(CHANNEL,))
 
 
-def test_a_channel_of_which_nobody_says_whether_it_is_there_is_not_given_up(
+def test_a_channel_of_unknown_existence_counts_as_unread(
     served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is away may have it: until that is known it counts as not read to its end."""

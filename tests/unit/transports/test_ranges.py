@@ -70,9 +70,7 @@ def test_a_broker_that_starts_again_meanwhile_is_waited_for(
     assert away.left == 0
 
 
-def test_one_that_stays_away_is_told_as_something_that_passes(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_stays_away_is_reported_as_retriable(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away(monkeypatch, 10**6)
     with pytest.raises(UnreachableError, match="did not arrive within 60 s") as failed:
         survey_members(broker.url, Blocks())
