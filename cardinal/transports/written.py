@@ -35,11 +35,14 @@ class Written:
         with self._lock:
             self._size += size
 
-    def wrote(self, seen: Iterable[tuple[str, int, int]]) -> None:
-        """Record the topic, partition and offset of acknowledged messages; for transports with offsets."""
+    def wrote(self, seen: Iterable[tuple[str, int, int, object]]) -> None:
+        """Record topic, partition and offset of acknowledged messages, for transports with offsets.
+
+        The offset is -1 where an earlier attempt wrote the message and its response was lost.
+        """
         topic, partition, low, high = "", -1, 0, -1
         with self._lock:
-            for tp, number, offset in seen:  # they come in runs of one partition
+            for tp, number, offset, _ in seen:  # they come in runs of one partition
                 if number != partition or tp != topic:
                     self._widen(topic, partition, low, high)
                     topic, partition, low, high = tp, number, offset, offset
@@ -53,7 +56,7 @@ class Written:
         if partition >= 0:
             known_low, known_high = self._ranges.get((topic, partition), (low, high))
             self._ranges[topic, partition] = (min(low, known_low), max(high + 1, known_high))
-            self._unknown |= low < 0  # written by an earlier attempt whose response was lost
+            self._unknown |= low < 0
 
     def header(self, log: str) -> bytes | None:
         """The header's value, for a log of this name; None where not all positions are known.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
 Done: TypeAlias = "Callable[[BaseException | None], None]"
 """Called with the result of a call: None, or the error."""
-_Seen: TypeAlias = "tuple[str, int, int | None, bytes | None]"
+_Seen: TypeAlias = "tuple[str, int, int, bytes | None]"
 
 _POLL_EVERY: Final = 64
 """Messages sent by one thread before it polls."""
@@ -86,7 +86,8 @@ class Delivery:
             self.error = error
         elif self._written and message is not None:
             key = message.key() if len(self._written) > 1 else None
-            self._seen.append((message.topic(), message.partition(), message.offset(), key))  # type: ignore[arg-type]
+            offset = message.offset()
+            self._seen.append((message.topic(), message.partition(), -1 if offset is None else offset, key))  # type: ignore[arg-type]
         if next(self._reports) == self._total:
             self._complete.append(self)
 
@@ -99,11 +100,10 @@ class Delivery:
 
     def _note(self) -> None:
         for block_hash, written in self._written.items():
-            # The offset is unknown where an earlier attempt wrote the message and its response was lost.
             written.wrote(
-                (topic, partition, -1 if offset is None else offset)
-                for topic, partition, offset, key in self._seen
-                if key is None or key[_HASH] == block_hash
+                self._seen
+                if len(self._written) == 1
+                else [one for one in self._seen if one[3] is not None and one[3][_HASH] == block_hash]
             )
 
 

@@ -6,7 +6,7 @@ copy of the stream has other offsets), their size, and the few values that decid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +15,7 @@ from fastavro import parse_schema, schemaless_reader
 from cardinal.errors import DecodeError
 from cardinal.protocols.streams.types import Headers, Partition, path_bytes
 
-from .avro import array_of, record_of, write_long
+from .avro import array_of, record_of
 
 RANGES_HEADER: Final = "cardinal-ranges"
 
@@ -28,6 +28,9 @@ RANGES_SCHEMA: Final = record_of(
 )
 _END: Final = b"\0"
 """Of an array or a map."""
+
+_MORE: Final = 0x80
+_LAST: Final = 0x7F
 
 _SCHEMA: Final = parse_schema(RANGES_SCHEMA)
 
@@ -47,31 +50,45 @@ class BlockRanges(NamedTuple):
 
 
 def encode_ranges(named: BlockRanges) -> bytes:
-    """The header's value; by hand, because a producer of small blocks writes many: a third of fastavro's time."""
+    """The header's value; by hand, because a producer of small blocks writes many: a fifth of fastavro's time."""
     topics: dict[str, tuple[list[int], list[int], list[int]]] = {}
     for (topic, partition), (low, high) in named.ranges.items():
         partitions, first, records = topics.get(topic) or topics.setdefault(topic, ([], [], []))
         partitions.append(partition)
         first.append(low)
         records.append(high - low)
-    out = [*_sized(named.log.encode()), write_long(named.size)]
-    if named.values:
-        out.append(write_long(len(named.values)))
+    log = named.log.encode()
+    out = bytearray()
+    _write_longs(out, (len(log),))
+    out += log
+    _write_longs(out, (named.size, len(named.values)) if named.values else (named.size,))
     for path, value in named.values.items():
-        out += (*_sized(path), *_sized(value))
-    out.append(_END)
+        for content in (path, value):
+            _write_longs(out, (len(content),))
+            out += content
+    out += _END
     if topics:
-        out.append(write_long(len(topics)))
+        _write_longs(out, (len(topics),))
     for topic, columns in topics.items():
-        out += _sized(topic.encode())
+        name = topic.encode()
+        _write_longs(out, (len(name),))
+        out += name
         for column in columns:
-            out += (write_long(len(column)), *map(write_long, column), _END)
-    out.append(_END)
-    return b"".join(out)
+            _write_longs(out, (len(column), *column))
+            out += _END
+    out += _END
+    return bytes(out)
 
 
-def _sized(content: bytes) -> tuple[bytes, bytes]:
-    return write_long(len(content)), content
+def _write_longs(out: bytearray, numbers: Iterable[int]) -> None:
+    """Append Avro longs."""
+    append = out.append
+    for number in numbers:
+        rest = (number << 1) ^ (number >> 63)
+        while rest > _LAST:
+            append(rest & _LAST | _MORE)
+            rest >>= 7
+        append(rest)
 
 
 def decode_ranges(value: bytes) -> BlockRanges:
