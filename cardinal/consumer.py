@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
-    from cardinal.protocols.streams.types import BlockRef, Partition, Routed
+    from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
 
 __all__ = ["Consumer", "ConsumerOptions", "find_application"]
@@ -117,7 +117,8 @@ class Consumer:
         at_tail = start == "latest" if cursor is None else not cursor.ring
         settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
-        self._request()
+        self._fetched: ChainUpdate | None = None
+        self._idle_since = time.monotonic()
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
         tracked = None if options.tracked is None else settings.tracked or ()
@@ -210,7 +211,7 @@ class Consumer:
 
     async def __anext__(self) -> ChainUpdate:
         """The next update for an event loop. A call that is cancelled loses nothing: the next one continues."""
-        if self._fetched:
+        if self._fetched is not None:
             self._request()
         while self._is_iterating():
             if self._loop.ready:
@@ -267,13 +268,12 @@ class Consumer:
         re-read, and nothing is withheld for finality. An update counts as delivered when the next
         one is requested.
         """
-        halts = self._options.on_finality_violation == "halt"
         return (
             self.connected
             and not self._health.lags
             and self._has_delivered_all
-            and not self._fetched
-            and not (halts and self._loop.follower.orderer.violation is not None)
+            and self._fetched is None
+            and self.withheld is None
         )
 
     @property
@@ -291,13 +291,32 @@ class Consumer:
 
     @property
     def lag(self) -> int:
-        """Records between the positions and the last known ends of all partitions; the ends are seconds old."""
+        """Records on the topics that are not read yet, or were read with updates that are not handled yet.
+
+        The ends of the topics are those of the last answer, see :meth:`refresh_lag`.
+        """
         return self._health.lag
 
     @property
     def lag_seconds(self) -> float:
-        """Age of the oldest record that is not read, as far as known: some seconds less than it is; 0 without lag."""
+        """Age of the oldest record of :attr:`lag`, as far as known: some seconds less than it is; 0 without lag."""
         return self._health.lag_seconds
+
+    def refresh_lag(self, seconds: float = 1.0) -> None:
+        """Query the ends of the topics where the last answer is some seconds old, also while an update is handled.
+
+        Arguments:
+            seconds: the wait for the answer, at most.
+
+        """
+        if not self._closed.is_set():
+            self._health.refresh(seconds)
+
+    @property
+    def withheld(self) -> FinalityViolated | None:
+        """The reorg below a finalized block that is withheld; None where none is."""
+        halts = self._options.on_finality_violation == "halt"
+        return self._loop.follower.orderer.violation if halts else None
 
     @property
     def open_blocks(self) -> int:
@@ -333,11 +352,15 @@ class Consumer:
 
     def _request(self) -> None:
         """Request the next update: the one before it, also of an iteration that was left, is delivered."""
-        self._fetched, self._idle_since = False, time.monotonic()
+        before, self._fetched, self._idle_since = self._fetched, None, time.monotonic()
+        if self._has_delivered_all:
+            self._health.delivered()
+        elif before is not None:
+            self._health.delivered_below(before.cursor.floor)
 
     def _fetch(self) -> ChainUpdate:
-        self._fetched = True
-        return self._loop.ready.popleft()
+        self._fetched = self._loop.ready.popleft()
+        return self._fetched
 
     def _is_iterating(self) -> bool:
         """True while neither a call nor an option ends the iteration."""
@@ -355,6 +378,8 @@ class Consumer:
             if reads_behind and positions != before:
                 self._idle_since = time.monotonic()
             self._health.look(positions)
+            if self._has_delivered_all:
+                self._health.delivered()
             self._log_connection()
 
     def _log_connection(self) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cardinal.metrics import CollectorRegistry
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
+    from cardinal.protocols.streams.types import FinalityViolated
 
 __all__ = ["ConsumerMetrics"]
 
@@ -48,6 +49,9 @@ class _Consumer(Protocol):
     def lag(self) -> int: ...
     @property
     def lag_seconds(self) -> float: ...
+    def refresh_lag(self) -> None: ...
+    @property
+    def withheld(self) -> FinalityViolated | None: ...
     @property
     def open_blocks(self) -> int: ...
     @property
@@ -122,16 +126,26 @@ class ConsumerMetrics(Collector):
             return "the stream's server does not answer"
         if consumer.ready:
             return ""
-        awaited = [f"block {'?' if one.number is None else one.number} {one.lacks}" for one in consumer.awaited[:3]]
-        return "; ".join(awaited) or f"{consumer.lag} records are not read yet"
+        if (reorg := consumer.withheld) is not None:
+            return f"a reorg below the finalized block {reorg.finalized} is withheld"
+        if awaited := consumer.awaited[:3]:
+            return "; ".join(f"block {'?' if one.number is None else one.number} {one.lacks}" for one in awaited)
+        consumer.refresh_lag()
+        lag = consumer.lag
+        return f"{lag} records are not delivered yet" if lag else "the last update is not handled yet"
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The metrics of this moment, for the registry."""
         consumer = self._consumer
+        consumer.refresh_lag()
         yield _gauge("head", "Number of the newest delivered block.", self._head)
         yield _gauge("seq", "Sequence number of the last delivered change.", self._seq)
-        yield _gauge("lag_records", "Records on the topics that are not read yet.", consumer.lag)
-        yield _gauge("lag_seconds", "Age of the oldest record that is not read.", consumer.lag_seconds)
+        yield _gauge(
+            "lag_records",
+            "Records that are not read, or are of updates that are not handled.",
+            consumer.lag,
+        )
+        yield _gauge("lag_seconds", "Age of the oldest of these records, to some seconds.", consumer.lag_seconds)
         yield _gauge("open_blocks", "Blocks whose messages have not all been read.", consumer.open_blocks)
         yield _gauge("held_bytes", "Bytes of messages that are held back.", consumer.held_bytes)
         yield _gauge("connected", "1 while the stream's server answers.", consumer.connected)

@@ -1,14 +1,16 @@
 """Watermarks of a source's partitions, new partitions included: the newest answer of its server, and its age.
 
 They are queried on another thread, one request at a time, and only when a caller requires a newer answer than the
-newest one. A caller never waits: it calls again. An answer that has to prove something is requested after the moment
-that the caller names. A server that is away is queried again; any other error is raised once, to the next caller.
+newest one. The reading thread never waits: it calls again. An answer that has to prove something is requested after the
+moment that the caller names. A server that is away is queried again; any other error is raised once.
 
-The methods belong to the thread that reads the source; attributes and properties may be read from any thread.
+The methods belong to the thread that reads the source, but for :meth:`Watermarks.refresh`; attributes and properties
+may be read from any thread.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -54,6 +56,10 @@ class Watermarks:
         """Of the request in flight."""
         self._failed_at: float | None = None
         self._error: BaseException | None = None
+        self._requesting = threading.Lock()
+        self._answered = threading.Event()
+        """No request is in flight."""
+        self._answered.set()
 
     @property
     def away_since(self) -> float | None:
@@ -73,11 +79,18 @@ class Watermarks:
             raise error
         if self.newest_at > moment:
             return self.newest
-        now = time.monotonic()
-        if not in_flight and (self._failed_at is None or now - self._failed_at >= _RETRY_SECONDS):
-            self._requested_at = now
-            run_in_thread(self._query, "cardinal-watermarks").add_done_callback(partial(self._take, now))
+        if not in_flight:
+            self._request()
         return None
+
+    def refresh(self, seconds: float) -> None:
+        """Request watermarks where the newest are some seconds old, and wait for the answer. From any thread.
+
+        An error is raised to the reading thread. ``seconds``: the wait at most.
+        """
+        if time.monotonic() - self.newest_at > LOOK_SECONDS:
+            self._request()
+            self._answered.wait(seconds)
 
     def query(self) -> Marks:
         """Query the server and wait for it: before reading begins. Raises as ``Source.watermarks``."""
@@ -98,6 +111,18 @@ class Watermarks:
             self.source.assign(positions | new)
         return bool(new)
 
+    def _request(self) -> None:
+        """Request watermarks, unless a request is in flight or failed just now."""
+        with self._requesting:
+            now = time.monotonic()
+            if self._requested_at is not None or (
+                self._failed_at is not None and now - self._failed_at < _RETRY_SECONDS
+            ):
+                return
+            self._requested_at = now
+            self._answered.clear()
+        run_in_thread(self._query, "cardinal-watermarks").add_done_callback(partial(self._take, now))
+
     def _query(self) -> Marks:
         """On any thread."""
         self.source.partitions()
@@ -112,6 +137,7 @@ class Watermarks:
             self._failed_at = time.monotonic()
             self._error = None if isinstance(error, UnreachableError) else error
         self._requested_at = None
+        self._answered.set()
 
     def _keep(self, requested: float, marks: Marks) -> None:
         self.starts = {tp: low for tp, (low, _) in marks.items()}

@@ -247,6 +247,7 @@ async def test_a_consumer_that_lags_says_by_how_much_and_what_it_has_delivered(t
                 assert (values["blocks_total added"], values["blocks_total removed"]) == (14, 2)
                 assert values["seq"] == 16
                 assert values["missing_payloads_total"] == 0
-                assert values["lag_records"] == 0 == values["open_blocks"] == values["lag_seconds"]
+                assert min(values["lag_records"], values["lag_seconds"]) > 0, "the update is being handled"
+                assert values["open_blocks"] == 0
                 assert values["held_bytes"] > 0
                 assert values["delivery_latency_seconds_count"] >= 4, "blocks of the backlog do not count"

@@ -156,6 +156,7 @@ class Server:
         self.now += seconds
         self._watermarks.read_new_partitions()
         self.health.look(positions or {A: 0})
+        self.health.delivered()
 
     def answers(self, end: int) -> None:
         self.requests[-1].set_result({A: (0, end)})
@@ -212,3 +213,34 @@ def test_one_that_is_always_a_little_behind_a_busy_stream_does_not_lag(server: S
         assert server.health.connected
         assert not server.health.lags
         assert server.health.lag == 100
+
+
+def test_what_was_read_lags_until_it_is_delivered(server: Server) -> None:
+    server.health.look({A: 5})
+    assert server.health.lag == 5, "the answer with their ends is still to come"
+    server.now += 30.0
+    assert (server.health.lag_seconds, server.health.lags) == (30.0, True), "an update of it is handled"
+    server.health.delivered()
+    assert (server.health.lag_seconds, server.health.lags) == (0.0, False)
+
+
+def test_a_lag_of_hours_is_as_old_as_its_oldest_ends(server: Server) -> None:
+    for end in range(1, 2000):
+        server.after(2.0)
+        server.answers(end)
+        assert server.health.lag_seconds == 2.0 * (end - 1)
+    server.after(2.0, {A: 1000})
+    assert server.health.lag == 999
+    assert 1900 <= server.health.lag_seconds <= 2002 + 100
+
+
+def test_the_ends_are_refreshed_while_nobody_reads(server: Server) -> None:
+    server.health.refresh(0.0)
+    assert not server.requests, "those of the opening are new"
+    server.now += 3.0
+    server.health.refresh(0.0)
+    server.answers(7)
+    server.health.refresh(0.0)
+    assert (len(server.requests), server.health.lag, server.health.lag_seconds) == (1, 7, 0.0)
+    server.now += 60.0
+    assert server.health.lag_seconds == 60.0

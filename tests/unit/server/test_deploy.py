@@ -64,6 +64,10 @@ class Quiet:
     lag = open_blocks = held_bytes = 0
     lag_seconds = 0.0
     awaited = ()
+    withheld = None
+
+    def refresh_lag(self) -> None:
+        """Nothing is ever new."""
 
 
 def names(registry: CollectorRegistry) -> set[str]:
