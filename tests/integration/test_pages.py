@@ -32,7 +32,7 @@ RUN = {
     "consuming.md": 3,
     "ethereum.md": 2,
     "ingest.md": 3,
-    "operating.md": 4,
+    "operating.md": 5,
     "producing.md": 1,
     "testing.md": 3,
 }
