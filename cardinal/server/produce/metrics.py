@@ -113,7 +113,7 @@ class ProduceMetrics(Collector):
         yield _gauge(
             "stalled_seconds", "Time without a published block while there was one to publish.", now.stalled_seconds
         )
-        yield _gauge("backfill_eta_seconds", "Time left to the target, at the present rate.", now.eta_seconds)
+        yield _gauge("backfill_eta_seconds", "Time left to the head of a backfill, at the present rate.", _eta(now))
         yield _gauge("broker_connected", "1 while the broker answers.", now.connected)
         yield _gauge("node_connected", "1 while the followed node answers.", not now.nodes.waits_for)
         yield _gauge("partial_blocks", "Partially published blocks that are not completed.", len(now.partial))
@@ -129,6 +129,13 @@ class ProduceMetrics(Collector):
         head = now.number
         lags = {name: head - mark for name, mark in marks.items() if mark is not None and head is not None}
         yield _gauges("finality_lag_blocks", "Blocks between the newest block and a finality mark.", "mark", lags)
+
+
+def _eta(now: Progress) -> float | None:
+    """Time left of a backfill; 0 near the head, None while nothing is published."""
+    if now.waits_for or not now.connected:
+        return None
+    return now.eta_seconds if now.lag >= _NEAR_BLOCKS else 0.0
 
 
 def _producers(now: Progress) -> Iterable[Metric]:

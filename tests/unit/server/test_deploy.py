@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import click
@@ -132,6 +132,20 @@ def test_streams_of_one_prometheus_are_distinguished() -> None:
     assert 'up{job="produce"} == 0' in rules["CardinalNoProducerDelivers"]
     (job,) = [job for job in yaml("prometheus.yml")["scrape_configs"] if job["job_name"] == "produce"]
     assert all(group["labels"]["stream"] for group in job["static_configs"])
+
+
+def sample(progress: Progress | None, name: str) -> float | None:
+    metrics = ProduceMetrics()
+    metrics.progress = None if progress is None else lambda: progress
+    return metrics.registry.get_sample_value(f"cardinal_produce_{name}")
+
+
+def test_the_time_that_is_left_is_that_of_a_backfill() -> None:
+    eta = "backfill_eta_seconds"
+    assert sample(PROGRESS, eta) == 0.0, "one block is missing: it is about to come"
+    assert sample(replace(PROGRESS, target=108), eta) == 1.0
+    for away in (replace(PROGRESS, target=108, connected=False), replace(PROGRESS, waits_for="the broker is away")):
+        assert sample(away, eta) is None, "nothing is published, and no rate says for how long"
 
 
 def test_a_metric_that_does_not_exist_is_noticed() -> None:
