@@ -99,6 +99,9 @@ class ProduceMetrics(Collector):
         """The metrics of this moment, for the registry."""
         now = None if self.progress is None else self.progress()
         yield _gauge("ready", "1 while the service delivers.", now is not None and not now.waits_for)
+        yield _gauge("broker_connected", "1 while the broker answers.", now is not None and now.connected)
+        connected = now is not None and not now.nodes.waits_for
+        yield _gauge("node_connected", "1 while the followed node answers.", connected)
         if now is None:
             return
         yield _gauge("node_head", "Number of the node's head.", now.head)
@@ -114,8 +117,6 @@ class ProduceMetrics(Collector):
             "stalled_seconds", "Time without a published block while there was one to publish.", now.stalled_seconds
         )
         yield _gauge("backfill_eta_seconds", "Time left to the head of a backfill, at the present rate.", _eta(now))
-        yield _gauge("broker_connected", "1 while the broker answers.", now.connected)
-        yield _gauge("node_connected", "1 while the followed node answers.", not now.nodes.waits_for)
         yield _gauge("partial_blocks", "Partially published blocks that are not completed.", len(now.partial))
         yield _counter("blocks", "Published blocks.", now.stats.blocks)
         yield _counter("messages", "Published messages.", now.stats.messages)

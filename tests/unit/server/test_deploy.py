@@ -148,6 +148,18 @@ def test_the_time_that_is_left_is_that_of_a_backfill() -> None:
         assert sample(away, eta) is None, "nothing is published, and no rate says for how long"
 
 
+@pytest.mark.parametrize("file", ["prometheus.yml", "prometheus-cluster.yml"])
+def test_a_service_of_every_job_that_is_down_is_an_alert(file: str) -> None:
+    rules = {rule["expr"] for group in yaml("alerts.yml")["groups"] for rule in group["rules"]}
+    assert {f'up{{job="{job["job_name"]}"}} == 0' for job in yaml(file)["scrape_configs"]} <= rules
+
+
+def test_node_and_broker_are_away_until_they_have_answered() -> None:
+    assert (sample(None, "node_connected"), sample(None, "broker_connected")) == (0, 0)
+    assert sample(None, "in_flight_blocks") is None, "the alert about the broker begins with it"
+    assert (sample(PROGRESS, "node_connected"), sample(PROGRESS, "broker_connected")) == (1, 1)
+
+
 def test_a_metric_that_does_not_exist_is_noticed() -> None:
     assert not set(NAME.findall("rate(cardinal_produce_blocks[1m])")) <= known(), "the counter is called …_total"
     assert set(NAME.findall("rate(cardinal_produce_blocks_total[1m])")) <= known()
