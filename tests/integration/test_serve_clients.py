@@ -277,6 +277,25 @@ def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
     sink.close()
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system takes all of it for the client")
+def test_a_client_that_takes_nothing_of_what_it_has_credit_for_is_closed_and_the_log_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker, ExitStack() as stack:
+        sink = broker.sink(APP, producer_id="a")
+        sink.send([Routed(APP.default_topic, _key(0, n), bytes(10_000)) for n in range(1_000)], None).result(DEADLINE)
+        served = stack.enter_context(serving(broker.url, APP, compression="none", slow_timeout=0.2))
+        plain = stack.enter_context(socket.socket())
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        plain.connect(("127.0.0.1", served.port))
+        greedy(stack, served.url, APP.default_topic, 0, plain)
+        until(lambda: served.status.slow_clients_closed_total == 1 and not served.status.clients)
+        plain.shutdown(socket.SHUT_RDWR)
+    sink.close()
+    said = [one.getMessage() for one in caplog.records if one.levelname == "WARNING" and one.name == "cardinal.serve"]
+    assert [text.partition(" is closed: ")[2] for text in said] == ["it accepted nothing for 0.2 s"]
+
+
 def _key(block: int, number: int) -> bytes:
     return b"\x03" + (block * 1_000 + number).to_bytes(32, "big")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import socket
 import threading
 import time
@@ -107,7 +108,7 @@ def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker, caplog: 
     assert all(record.name == "cardinal.websocket" for record in caplog.records if "websocket" in record.name)
 
 
-def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker) -> None:
+def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     with serving(broker.url, APP, ping_interval=0.2) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
         source = open_source(f"ws://{proxy.address}", APP)
         until(lambda: served.status.clients == 1)
@@ -115,6 +116,10 @@ def test_a_silent_client_is_noticed_by_the_server(broker: MemoryBroker) -> None:
         until(lambda: served.status.clients == 0)
         proxy.heal()
         source.close()
+    (said,) = [
+        one.getMessage() for one in caplog.records if one.levelname == "WARNING" and one.name == "cardinal.serve"
+    ]
+    assert re.fullmatch(r"the client 127\.0\.0\.1:\d+ is closed: it answered no ping for 0.6 s", said)
 
 
 def test_pings_and_new_connections_do_not_use_the_global_random_generator(broker: MemoryBroker) -> None:

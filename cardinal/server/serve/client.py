@@ -33,7 +33,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.transports.websocket import protocol
-from cardinal.transports.websocket.connection import keep_alive
+from cardinal.transports.websocket.connection import SILENT_INTERVALS, keep_alive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,11 +138,15 @@ class Client:
             with contextlib.suppress(OSError):  # it has left already
                 plain = self._connection.transport.get_extra_info("socket")
                 plain.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
-        alive = keep_alive(self._connection, self._settings.ping_interval, lambda: self._heard)
-        tasks = [asyncio.create_task(one) for one in (self._receive(), self._send_records(), alive)]
+        settings = self._settings
+        alive = asyncio.create_task(keep_alive(self._connection, settings.ping_interval, lambda: self._heard))
+        tasks = [alive, asyncio.create_task(self._receive()), asyncio.create_task(self._send_records())]
         code, reason = 1000, ""
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if alive in done and alive.result():
+                seconds = SILENT_INTERVALS * settings.ping_interval
+                _log.warning("the client %s is closed: it answered no ping for %g s", self._address, seconds)
             for task in done:
                 task.result()
         except ConnectionClosed:
@@ -152,6 +156,8 @@ class Client:
             code, reason = protocol.CloseCode.PROTOCOL, str(error)[:120]
         except _SlowError:
             self._totals.slow += 1
+            seconds = settings.slow_timeout
+            _log.warning("the client %s is closed: it accepted nothing for %g s", self._address, seconds)
             code, reason = protocol.CloseCode.SLOW, "nothing was accepted for too long"
         except CardinalError as error:
             _log.warning("a client is disconnected: %s", error)
@@ -187,6 +193,11 @@ class Client:
         behind = sum(max(0, ring.ends.get(tp, at) - at) for tp, at in self.plan.wanted.items())
         sent_ms = self._newest_ms or ring.oldest_ms
         return behind, max(0.0, now_ms - sent_ms) / 1000 if behind and sent_ms else 0.0
+
+    @property
+    def _address(self) -> str:
+        host, port = self._connection.remote_address[:2]
+        return f"{host}:{port}"
 
     def wake(self) -> None:
         """Wake the sending task."""

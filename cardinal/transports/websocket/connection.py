@@ -23,8 +23,8 @@ LIBRARY_LOGGER: Final = logging.Logger("websockets", logging.CRITICAL + 1)  # no
 """Discards the library's messages: they hold headers, thus tokens, and tracebacks of connections that broke."""
 
 
-async def keep_alive(connection: Connection, interval: float, heard: Callable[[], float]) -> None:
-    """Ping the other side until cancelled, and abort the connection when it is silent.
+async def keep_alive(connection: Connection, interval: float, heard: Callable[[], float]) -> bool:
+    """Ping the other side until the connection is closed: true where it was silent, and the connection was aborted.
 
     The library's keepalive counts only pongs. On a slow link the pong queues behind records, which count as well.
 
@@ -44,4 +44,5 @@ async def keep_alive(connection: Connection, interval: float, heard: Callable[[]
                 await asyncio.wait({pong}, timeout=interval)
                 if not pong.done() and time.monotonic() - max(sent, heard()) > SILENT_INTERVALS * interval:
                     connection.transport.abort()
-                    return
+                    return True
+    return False
