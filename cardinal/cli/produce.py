@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger("cardinal.produce")
 _REPORT_SECONDS: Final = 2.0
+_HEAD_SECONDS: Final = 60.0
+"""Between two reports at the head, where each block would be one."""
+
 _LOOK_SECONDS: Final = 0.2
 _NAMED: Final = 10
 
@@ -223,16 +226,25 @@ async def _until_stopped(service: ProduceService, running: asyncio.Task[None]) -
 
 
 async def _reported(service: ProduceService, running: asyncio.Task[None], bar: BlockBar) -> None:
-    """Report progress until it has ended: by a bar where there is one, else by a line every two seconds."""
+    """Report progress until it has ended: by a bar where there is one, else by lines."""
     said, before = time.monotonic(), service.progress
     while not running.done():
         await asyncio.wait({running}, timeout=_LOOK_SECONDS)
         now, at = service.progress, time.monotonic()
         bar.report(now.number, now.target)
-        if at - said >= _REPORT_SECONDS:
+        if at - said >= _report_seconds(before, now):
             if now.stats.blocks != before.stats.blocks and not bar.drawn and now.number != bar.last:
                 LOG.info("%s", progress_line(before, now, at - said))
             said, before = at, now
+
+
+def _report_seconds(before: Progress, now: Progress) -> float:
+    """Time between two snapshots that are reported: the line that the head is reached follows soon, the next do not."""
+    at_head = all(
+        one.number is not None and one.target is not None and one.target - one.number < NEAR_BLOCKS
+        for one in (before, now)
+    )
+    return _HEAD_SECONDS if at_head else _REPORT_SECONDS
 
 
 def progress_line(before: Progress, now: Progress, seconds: float) -> str:

@@ -16,6 +16,7 @@ from feeding import asynchronous
 
 from cardinal import Consumer
 from cardinal.testing.node import JsonRpcNode
+from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +36,12 @@ def ready(address: str) -> tuple[int, str]:
         connection.request("GET", "/readyz")
         response = connection.getresponse()
         return response.status, response.read().decode()
+
+
+def published(address: str) -> str:
+    with closing(HTTPConnection(address, timeout=DEADLINE)) as connection:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode().partition("\ncardinal_produce_published_head ")[2].split()[0]
 
 
 @asynchronous
@@ -57,7 +64,7 @@ async def test_a_node_that_is_away_is_waited_for_at_the_start_and_later(tmp_path
         await says(log, "no node answers at .*; retrying\n")
         served.set_head(chain[7].name, announce="silent")
         async with JsonRpcNode(served, port=port):
-            await says(log, r"block 7, node head 7, lag 0")
+            await asyncio.to_thread(until, lambda: published(address) == "7.0")
             process.terminate()
             assert await asyncio.wait_for(process.wait(), DEADLINE) == 0
     with Consumer(stream, chain_id=1337, until="end") as consumer:
