@@ -154,25 +154,25 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
     with closing(open_source(url, app, topics=(app.default_topic,))) as source:
         marks = source.watermarks()
         tail, oldest = _Tail(), _Tail()
-        _read(
-            source, marks, {tp: max(low, high - 2 * blocks - _SPARE_RECORDS) for tp, (low, high) in marks.items()}, tail
-        )
+        begin = {tp: max(low, high - 2 * blocks - _SPARE_RECORDS) for tp, (low, high) in marks.items()}
+        _read(source, marks, begin, tail)
         ends = {tp: (low, min(high, low + _OLDEST_RECORDS)) for tp, (low, high) in marks.items()}
         _read(source, ends, {tp: low for tp, (low, _) in marks.items()}, oldest)
-    producers = _producers(tail, blocks)
-    if not tail.batches:
-        return StreamState(app.chain, app.default_topic, producers=producers)
+        if not tail.batches:
+            return StreamState(app.chain, app.default_topic, producers=_producers(tail, blocks))
+        numbers = [batch.number for batch in tail.batches.values()]
+        first = max(max(numbers) - blocks + 1, min(numbers))
+        delivered, missing, incomplete = _read_blocks(url, app, first)
+        # The head may have been published meanwhile.
+        _read(source, source.watermarks(), {tp: high for tp, (_, high) in marks.items()}, tail)
     lowest = min(oldest.batches.values(), key=lambda batch: batch.number, default=None)
-    highest = max(batch.number for batch in tail.batches.values())
-    first = max(highest - blocks + 1, min(batch.number for batch in tail.batches.values()))
-    delivered, missing, incomplete = _read_blocks(url, app, first)
     head = max(delivered.values(), key=lambda block: block.number, default=None)
     sent = {} if head is None else tail.sent.get(head.hash, {})
     return StreamState(
         app.chain,
         app.default_topic,
         head,
-        highest,
+        max(*numbers, -1 if head is None else head.number),
         min(sent.values()) / 1000 if sent else None,
         None if lowest is None else lowest.number,
         None if lowest is None else lowest.record.timestamp_ms / 1000,
@@ -180,7 +180,7 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
         None if head is None else head.number,
         missing,
         incomplete,
-        producers,
+        _producers(tail, blocks),
     )
 
 
@@ -249,7 +249,10 @@ def _read_blocks(
                     chain[block.number] = block
                 else:
                     lost[block.number] = reports.with_lack(consumer.explain(block.hash))
-        return chain, tuple(lost.values()), tuple(consumer.awaited)
+        lowest = min((*chain, *lost), default=-1)
+        # Of lower blocks and of siblings of the lowest one the first messages were not read.
+        awaited = [one for one in consumer.awaited if one.number is None or one.number > lowest]
+        return chain, tuple(lost.values()), tuple(awaited)
 
 
 def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:

@@ -182,6 +182,15 @@ def test_status_says_what_a_stream_waits_for(broker: MemoryBroker) -> None:
     assert "waiting    up to block 7" in run("status", broker.url).stdout
 
 
+def test_status_leaves_out_blocks_below_those_that_it_checks(broker: MemoryBroker) -> None:
+    """The parent of the orphan lies below them, and was not read."""
+    publish(broker.url, *branch("0a", *(f"{number}a" for number in range(1, 21))))
+    publish(broker.url, *branch("20a", *(f"{number}a" for number in range(21, 41))), *branch("19c", "20c"))
+    state = json.loads(run("status", broker.url, "--blocks", "5", "--json").stdout)
+    assert (state["head"]["number"], state["highest"], state["checked"]["first"]) == (40, 40, 36)
+    assert state["incomplete"] == []
+
+
 def test_status_of_one_block_says_what_it_lacks(gap: str) -> None:
     shown = run("status", gap, "--hash", f"0x{hash_of('5a').hex()}").stdout
     assert shown.startswith("block 5 of blob:7 is ")
