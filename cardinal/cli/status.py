@@ -63,7 +63,8 @@ def status(
 
     Streams are found by the applications' own topic names: name another one with --topic and --chain-id.
     The newest blocks are read with their content. Proving a gap among them takes some seconds. A producer is alive if
-    it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy.
+    it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy. One that
+    has only pinged lately is named by the hash of its id.
 
     \b
     Examples:
@@ -97,7 +98,8 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
             "published, or retention has expired it",
             setting="hash",
         )
-    click.echo(f"block {_number(block)} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
+    name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
+    click.echo(f"block {name} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
     if block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts:
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():

@@ -268,7 +268,7 @@ def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
         for name, at in copies.items():
             lags[name].append((at - copies[first]) / 1000)
             highest[name] = max(highest.get(name, 0), batch.number)
-    names = {ping_id(name): name for name in lags}
+    names = {ping_id(name): name for copies in tail.sent.values() for name in copies}
     ages = {names.get(one, f"{one.hex()[:12]}…"): now - at / 1000 for one, at in tail.pings.items()}
     return tuple(
         ProducerState(
