@@ -355,7 +355,7 @@ class Consumer:
         before, self._fetched, self._idle_since = self._fetched, None, time.monotonic()
         if self._has_delivered_all:
             self._health.delivered()
-        elif before is not None:
+        elif before is not None and not self._loop.ready:  # the updates of one step have the same floor
             self._health.delivered_below(before.cursor.floor)
 
     def _fetch(self) -> ChainUpdate:

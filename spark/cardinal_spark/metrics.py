@@ -40,7 +40,7 @@ class LakeMetrics:
             registry=registry,
         )
         self._read = gauge("read_head", "Number of the newest block that was read.")
-        self._lag = gauge("lag_records", "Records on the topics that are not read yet.")
+        self._lag = gauge("lag_records", "Records that are not read, or are of updates that are not in a batch yet.")
         self._connected = gauge("connected", "Whether the stream's server answers.")
         awaited = "Blocks that the chain has waited for for more than a minute, five at most."
         self._waiting = gauge("awaited_blocks", awaited)
