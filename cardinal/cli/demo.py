@@ -67,7 +67,7 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, c
 def _fresh(folder: Path) -> Path:
     """An empty folder; what an earlier demo left there goes."""
     if folder.exists():
-        if not (folder / _MARKER).exists() and any(folder.iterdir()):
+        if not folder.is_dir() or (not (folder / _MARKER).exists() and any(folder.iterdir())):
             raise ConfigurationError(f"{folder} exists and is no demo's: name another folder by --dir", setting="dir")
         shutil.rmtree(folder)
     try:

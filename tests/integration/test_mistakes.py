@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -236,7 +236,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 @pytest.fixture
 def page() -> Iterator[str]:
     """The address of a web server."""
-    with HTTPServer(("127.0.0.1", 0), Page) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         yield f"user:s3cr3t@127.0.0.1:{server.server_port}"
@@ -253,6 +253,19 @@ def ended(processes: Processes, process: subprocess.Popen[str], status: int = 1)
     assert all(": waiting for it for 10 seconds" in line for line in waits)
     assert "s3cr3t" not in said
     return last
+
+
+def test_a_web_server_that_is_no_broker(capfd: pytest.CaptureFixture[str], page: str) -> None:
+    status, said = refused(capfd, "tail", f"kafka://{page.partition('@')[2]}", "--chain-id", "1")
+    assert status == 1
+    assert "it is no Kafka broker: check host and port" in said
+
+
+def test_a_demo_in_place_of_a_file_is_refused(capfd: pytest.CaptureFixture[str], folder: Path) -> None:
+    status, said = refused(capfd, "demo", "--dir", "file")
+    assert status in (1, 2)
+    assert "name another folder by --dir" in said
+    assert (folder / "file").read_text() == "x"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ class StreamCheck:
             named = f"the topic {deleted[0]}" if len(deleted) == 1 else f"the topics {', '.join(deleted)}"
             raise TopicError(
                 f"{named} of this stream no longer exist{'s' if len(deleted) == 1 else ''}: restore what was deleted "
-                "from a copy, or delete the stream's other topics too (`cardinal topics URL --delete`) and start again",
+                "from a copy, or delete the stream's other topics too and start again (`cardinal topics URL "
+                f"--chain-id N --topic {self._app.default_topic} --delete`)",
                 topic=deleted[0],
             )
         self._absent = absent

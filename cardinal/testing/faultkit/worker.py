@@ -46,7 +46,9 @@ _chain = lru_cache(8)(Chain)
 
 def load(name: str, folder: str) -> Callable[[Path], Handler]:
     """The factory that ``package:function`` or ``file.py:function`` names; files are looked up in ``folder``."""
-    path, _, attribute = name.rpartition(":")
+    path, colon, attribute = name.rpartition(":")
+    if not colon:
+        raise ImportError(f"{name} names no handler: write package.module:Name, or file.py:Name")
     value: Any = _load_file(Path(folder, path)) if path.endswith(".py") else importlib.import_module(path)
     for part in attribute.split("."):
         value = getattr(value, part)

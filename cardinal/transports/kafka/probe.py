@@ -25,7 +25,12 @@ _WRONG_HOST: Final = frozenset({62, 64})
 # Requests of Kafka's protocol: size, API key, version, correlation id, no client id; a body.
 _VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _METADATA: Final = struct.pack(">ihhihib", 15, 3, 4, 2, -1, 0, 0)
+_ID: Final = slice(8, 12)
 _CERTIFICATE: Final = "it requires a client certificate: set ssl.certificate.location and ssl.key.location"
+
+
+class _OtherProtocol(ValueError):  # noqa: N818 - an answer, not an error
+    """The other side does not speak Kafka's protocol."""
 
 
 def reason(properties: Mapping[str, str]) -> str | None:
@@ -80,15 +85,24 @@ def _context(properties: Mapping[str, str], *, checks: bool) -> ssl.SSLContext:
 
 def _of_kafka(connection: socket.socket, *, login: bool) -> str | None:
     """The reason of a listener that answers ApiVersions and closes the connection on any other request: no login."""
-    refuses = _answers(connection, _VERSIONS) and not login and not _answers(connection, _METADATA)
+    try:
+        refuses = _answers(connection, _VERSIONS) and not login and not _answers(connection, _METADATA)
+    except _OtherProtocol:
+        return "it is no Kafka broker: check host and port"
     return "it requires a login: set user, password and sasl.mechanism" if refuses else None
 
 
 def _answers(connection: socket.socket, request: bytes) -> bool:
-    """True for an answer, False if the other side closes the connection. TimeoutError: neither."""
+    """True for an answer, False if the other side closes the connection. TimeoutError: neither.
+
+    Raises _OtherProtocol where the answer does not begin with a size and the id of the request.
+    """
     try:
         connection.sendall(request)
-        return len(connection.recv(1 << 20)) > 0
+        answer = connection.recv(1 << 20)
+        if answer and answer[4:8] != request[_ID]:
+            raise _OtherProtocol
+        return len(answer) > 0
     except ssl.SSLError:
         raise
     except ConnectionError:

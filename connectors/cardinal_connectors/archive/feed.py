@@ -181,7 +181,7 @@ class ArchiveFeed:
         oldest = published[0]
         raise ReorgTooDeepError(
             f"the archive has none of the published blocks down to {oldest.number} (0x{oldest.hash.hex()}): "
-            f"use an archive of the chain that is streamed, or start a new stream",
+            f"use an archive of the chain that is streamed, or start a new stream (--topic)",
             number=oldest.number,
             block_hash=oldest.hash,
         )

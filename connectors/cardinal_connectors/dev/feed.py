@@ -91,7 +91,7 @@ class DevFeed:
                 return step
         raise WrongChainError(
             f"the newest published block, {newest.number} (0x{newest.hash.hex()}), is none of this development chain: "
-            "it was published from other options; give the same ones, or publish to other topics"
+            "it was published from other options; give the same ones, or publish to other topics (--topic)"
         )
 
     def _payload(self, block: DevBlock, finality: Finality | None) -> Payload:
@@ -140,7 +140,7 @@ class _Plan:
         if path and oldest is not None and (block is None or block.hash not in self._yielded):
             raise ReorgTooDeepError(
                 f"the development chain left below block {oldest.number}, the oldest that is known to be published; "
-                "publish to other topics, or give more published blocks",
+                "publish to other topics (--topic), or give more published blocks",
                 number=oldest.number,
                 block_hash=oldest.hash,
             )

@@ -190,7 +190,9 @@ def test_the_story_names_the_line_before_which_the_process_was_killed() -> None:
     assert lines[-1].startswith(f"repeat: cardinal faults --handler {HANDLERS}:CursorFirst --seed 0 ")
 
 
-@pytest.mark.parametrize("name", ["nowhere.at_all:handler", "fault_handlers:nothing", "nowhere.py:handler"])
+@pytest.mark.parametrize(
+    "name", ["nowhere.at_all:handler", "fault_handlers:nothing", "nowhere.py:handler", "nowhere.py"]
+)
 def test_a_handler_that_cannot_be_imported_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"the handler {name} cannot be imported"):
         find_failure(name)

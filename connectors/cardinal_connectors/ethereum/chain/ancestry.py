@@ -104,7 +104,7 @@ def too_deep(recent: RecentBlocks) -> ReorgTooDeepError:
     oldest = recent.oldest()
     return ReorgTooDeepError(
         f"the node's chain has none of the published or delivered blocks down to {oldest.number} "
-        f"(0x{oldest.hash.hex()}): use a node of the chain that is streamed, or start a new stream",
+        f"(0x{oldest.hash.hex()}): use a node of the chain that is streamed, or start a new stream (--topic)",
         number=oldest.number,
         block_hash=oldest.hash,
     )

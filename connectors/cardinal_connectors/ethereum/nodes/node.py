@@ -61,7 +61,7 @@ class Identity:
             raise WrongChainError(
                 f"the node at {address} has the first block 0x{genesis.hex()}, and it was "
                 f"0x{self.genesis.hex()} before: it was restarted with another chain, or is a node of another one; "
-                f"start a new stream, or check the URL"
+                "start a new stream (--topic), or check the URL"
             )
         self.chain_id = chain_id
         self.genesis = self.genesis or genesis
