@@ -12,6 +12,7 @@ import click
 
 from cardinal._concurrency import run_in_thread
 from cardinal.cli.common import (
+    app_option,
     application,
     chain_id_option,
     config_option,
@@ -28,6 +29,8 @@ from cardinal.server.serve.service import read_tokens
 from cardinal.server.serve.status import StatusCollector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cardinal.apps import Application
     from cardinal.server.serve import ServeStatus
     from cardinal.transports import TransportUrl
@@ -52,6 +55,7 @@ _log = logging.getLogger("cardinal.serve")
     metavar="HOST:PORT",
     help="Address for clients.",
 )
+@app_option
 @topic_option
 @chain_id_option
 @click.option(
@@ -86,6 +90,7 @@ _log = logging.getLogger("cardinal.serve")
 def serve(  # noqa: PLR0917 - click passes options by name
     from_url: str,
     listen: str,
+    app_name: str,
     topic: str | None,
     chain_id: int | None,
     token_file: Path | None,
@@ -121,19 +126,20 @@ def serve(  # noqa: PLR0917 - click passes options by name
         clients_max=max_clients,
         catch_up_max=max_catch_up,
     )
-    asyncio.run(_serve(stream(from_url, config), settings, topic, chain_id, metrics))
+    source = stream(from_url, config)
+    asyncio.run(_serve(source, settings, lambda: application(source, app_name, chain_id, topic, wait=0.0), metrics))
 
 
 async def _serve(
-    from_url: TransportUrl, settings: ServeSettings, topic: str | None, chain_id: int | None, metrics: str | None
+    source: TransportUrl, settings: ServeSettings, find: Callable[[], Application], metrics: str | None
 ) -> None:
-    service = ServeService(from_url, settings)
+    service = ServeService(source, settings)
     endpoint: Endpoint | None = None
     try:
         with cancelled_when_told():
             if metrics is not None:
                 endpoint = _endpoint(metrics, service)
-            app = await _find_application(service, from_url, chain_id, topic)
+            app = await _find_application(service, find)
             await service.start(app)
             _log_address(settings, service.port, app.chain)
             await service.run()
@@ -145,16 +151,12 @@ async def _serve(
             endpoint.close()
 
 
-async def _find_application(
-    service: ServeService, url: TransportUrl, chain_id: int | None, topic: str | None
-) -> Application:
+async def _find_application(service: ServeService, find: Callable[[], Application]) -> Application:
     """The application of the stream; waits for the stream. Raises as :func:`cardinal.cli.common.application`."""
     while True:
         try:
             # On a daemon thread, so that the command can stop before the stream answers.
-            return await asyncio.wrap_future(
-                run_in_thread(lambda: application(url, "evm", chain_id, topic, wait=0.0), _THREAD)
-            )
+            return await asyncio.wrap_future(run_in_thread(find, _THREAD))
         except (TopicError, UnreachableError) as error:
             service.wait_for(error)
         await asyncio.sleep(_FIND_SECONDS)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 @pytest.mark.slow
 def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Path) -> None:
-    app = apps.get("evm", chain_id=fresh_chain_id())
+    app = apps.get("blob", chain_id=fresh_chain_id())
     chain_id = app.chain.rpartition(":")[2]
     log = f"file://{tmp_path / 'log'}"
     publish(log, app, line(app, 1, 30))
     port = free_port()
-    arguments = ("serve", "--from", log, "--listen", f"127.0.0.1:{port}", "--chain-id", chain_id, "--buffer-mb", "1")
+    arguments = ("serve", "--from", log, "--listen", f"127.0.0.1:{port}", "--chain-id", chain_id, "--app", "blob")
     with Processes(tmp_path) as processes:
         server = processes.start(*arguments)
         until(lambda: listens(port), 60)
-        with Consumer(f"ws://127.0.0.1:{port}", "evm", idle_timeout=DEADLINE) as consumer:
+        with Consumer(f"ws://127.0.0.1:{port}", "blob", idle_timeout=DEADLINE) as consumer:
             assert consumer.app == app
             chain, seqs = [], []
             updates = iter(consumer)
