@@ -25,6 +25,8 @@ from .withheld import LATEST, marked
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cardinal.protocols.streams.events import Explanation
+
     from .offsets import PlannedRow
     from .options import StreamSpec
 
@@ -85,15 +87,19 @@ def final_chain(
     """
     if start == LATEST:
         return
-    last = start_of(end)
+    begin, last = start_of(start), start_of(end)
     number = last if isinstance(last, int) else None
     late = int(last.timestamp() * 1000) if isinstance(last, datetime) else None
     chain, update = PackedChain(), None
-    with stream.consumer(start_of(start), None, until_end=True, max_update=_UPDATE_BLOCKS) as consumer:
+    first = begin if isinstance(begin, int) else None
+    lowest = first or 0  # a reorg may begin below it
+    with stream.consumer(begin, None, until_end=True, max_update=_UPDATE_BLOCKS) as consumer:
         for update in consumer:
-            removed = len(update.removed)
-            chain.change(removed, planned_rows([update], update.cursor)[removed:])
-        waits = consumer.awaited
+            first = update.added[0].number if first is None and update.added else first
+            added = planned_rows([update], update.cursor)[len(update.removed) :]
+            removed = sum(block.number >= lowest for block in update.removed)
+            chain.change(removed, [planned for planned in added if planned.row.number >= lowest])
+        waits = [one for one in consumer.awaited if _is_above(one, first)]
     if finality != LATEST and update is not None:
         mark = marked(update.finality, finality)
         if mark is None:
@@ -115,6 +121,12 @@ def final_chain(
         yield kept
         if len(kept) < len(rows):
             return
+
+
+def _is_above(awaited: Explanation, first: int | None) -> bool:
+    """False for what is awaited by forks that begin below the first block: not all of it was read."""
+    is_pruned = awaited.state.startswith("pruned")
+    return not is_pruned and (first is None or awaited.number is None or awaited.number > first)
 
 
 def _is_beyond(number: int | None, last: int | None) -> bool:

@@ -359,6 +359,12 @@ def test_a_batch_read_is_the_current_chain_up_to_its_end_option(topics: Topics) 
     assert whole_chain(topics.stream, "earliest", "2001-01-01T00:00:00Z") == []
 
 
+def test_a_batch_read_begins_at_any_number_though_forks_begin_below_it(topics: Topics) -> None:
+    topics.publish()
+    for number in range(len(topics.chain)):
+        assert [planned.row.hash for planned in whole_chain(topics.stream, str(number))] == topics.chain[number:]
+
+
 def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tmp_path: Path) -> None:
     """Every batch is planned by a new process; a lake takes the place of the last checkpoint."""
     topics = Topics(blocks=60, merged=True)
