@@ -111,6 +111,11 @@ class Clock(Rows):
         return time.time_ns()
 
 
+class ShowsAddresses(Rows):
+    def state(self) -> object:
+        return [object()]
+
+
 class StoresNoCursor(Rows):
     def cursor(self) -> str | None:
         return "cursor" if self.position else None

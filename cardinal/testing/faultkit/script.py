@@ -178,7 +178,7 @@ def one_kill(script: Script, lines: Sequence[int]) -> Iterator[Script]:
         lines: number of lines that the handler runs for each of them.
 
     """
-    for at, count in enumerate(lines):
+    for at, count in enumerate(lines[: len(script.steps)]):
         for line in range(count, max(0, count - _LAST_LINES), -1):
             yield _script((*script.steps[:at], Kill(line), script.steps[at]), script.missing)
 

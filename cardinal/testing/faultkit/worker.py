@@ -14,6 +14,7 @@ import json
 import linecache
 import os
 import pprint
+import re
 import signal
 import sys
 import sysconfig
@@ -40,6 +41,7 @@ _LIBRARIES: Final = tuple(
 )
 _PACKAGE: Final = f"{Path(__file__).parents[2]}{os.sep}"
 _STATE_WIDTH: Final = 100
+_ADDRESS: Final = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 
 _chain = lru_cache(8)(Chain)
 
@@ -146,7 +148,10 @@ class _Session:
 
     def state(self) -> None:
         """Report the handler's state."""
-        self._reply(state=pprint.pformat(self._handler.state(), width=_STATE_WIDTH))
+        text = pprint.pformat(self._handler.state(), width=_STATE_WIDTH)
+        if shown := _ADDRESS.search(text):
+            raise TypeError(f"state() must return plain data, and an object in it reads {shown[0]}")
+        self._reply(state=text)
 
     def close(self) -> None:
         """Close the handler, if it has that method."""

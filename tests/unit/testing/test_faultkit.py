@@ -153,6 +153,7 @@ def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.R
         ("no_store", "the handler raised an error"),
         ("KeepsNothing", "that of a handler without any"),
         ("Clock", "two runs without faults"),
+        ("ShowsAddresses", "the handler raised an error"),
         ("Exits", "ended with status 7"),
     ],
 )
