@@ -166,7 +166,7 @@ def test_the_broker_dies_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     assert found.bootstrap == address
     owner.kill()
     owner.communicate()
-    until(lambda: find_broker(data) is None)
+    until(lambda: find_broker(data) is None, 10)
     with EmbeddedKafka(data) as again:
         assert again.bootstrap == address
 

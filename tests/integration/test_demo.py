@@ -83,14 +83,13 @@ def test_the_lake_equals_the_nodes_chain_after_reorgs(tmp_path: Path, through: t
     assert done.returncode == 0, done.stdout + done.stderr
     assert "consumer and lake equal the node's chain" in done.stdout
     depths = [tuple(map(int, pair)) for pair in re.findall(r"(\d+)→(\d+)", done.stdout)]
-    assert depths
-    if not through:  # ingest nodes leave out forks that are over when they promote, on a busy machine most of them
-        assert len(depths) >= 3
-        assert any(removed >= 3 for removed, _ in depths)
+    assert len(depths) >= 3
+    assert any(removed >= 3 for removed, _ in depths)
+    if not through:  # ingest nodes leave out forks that are over when they promote, on a busy machine more of them
         assert any(added < removed for removed, added in depths)
-        crossing = re.search(r"(\d+) across a boundary of Spark batches", done.stdout)
-        assert crossing
-        assert int(crossing[1]) >= 1
+    crossing = re.search(r"(\d+) across a boundary of Spark batches", done.stdout)
+    assert crossing
+    assert int(crossing[1]) >= 1
     if "--cluster" in through:
         assert_killed(done.stdout)
     assert not left_running(tmp_path)

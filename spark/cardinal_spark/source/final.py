@@ -125,8 +125,7 @@ def final_chain(
 
 def _is_above(awaited: Explanation, first: int | None) -> bool:
     """False for what is awaited by forks that begin below the first block: not all of it was read."""
-    is_pruned = awaited.state.startswith("pruned")
-    return not is_pruned and (first is None or awaited.number is None or awaited.number > first)
+    return first is None or awaited.number is None or awaited.number > first
 
 
 def _is_beyond(number: int | None, last: int | None) -> bool:

@@ -359,10 +359,13 @@ def test_a_batch_read_is_the_current_chain_up_to_its_end_option(topics: Topics) 
     assert whole_chain(topics.stream, "earliest", "2001-01-01T00:00:00Z") == []
 
 
-def test_a_batch_read_begins_at_any_number_though_forks_begin_below_it(topics: Topics) -> None:
+@pytest.mark.parametrize("seed", [3, 5, 7])
+def test_a_batch_read_begins_at_any_number_though_forks_begin_below_it(seed: int) -> None:
+    topics = Topics(seed=seed)
     topics.publish()
     for number in range(len(topics.chain)):
         assert [planned.row.hash for planned in whole_chain(topics.stream, str(number))] == topics.chain[number:]
+    topics.close()
 
 
 def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tmp_path: Path) -> None:

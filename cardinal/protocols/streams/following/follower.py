@@ -34,7 +34,7 @@ from cardinal.protocols.streams.events import (
     Superseded,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import Orderer
+from cardinal.protocols.streams.ordering.orderer import PRUNED, Orderer
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.attribution import parse_policy
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler
@@ -216,7 +216,8 @@ class Follower:
         orphans = {parent: replace(self.explain(parent), number=number) for parent, number in self.orderer.orphans()}
         above = (header.hash for header in self._open_headers() if header.number > self._head_number)
         found = {block_hash: self.explain(block_hash) for block_hash in above} | orphans
-        return sorted(found.values(), key=lambda one: (-1 if one.number is None else one.number, one.block))
+        awaited = [one for one in found.values() if not one.state.startswith(PRUNED)]
+        return sorted(awaited, key=lambda one: (-1 if one.number is None else one.number, one.block))
 
     def cursor(self) -> Cursor:
         """The cursor of the current position."""

@@ -51,6 +51,9 @@ from .pool import Pool
 from .settings import OrderingSettings
 from .start import StartCandidate, StartRule
 
+PRUNED: Final = "pruned: "
+"""Begins the state of a block that can join the chain no more."""
+
 _TOO_LOW: Final = "farther below the head than the reorg threshold"
 
 
@@ -598,7 +601,7 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        self._last_states[node.hash] = f"pruned: {_TOO_LOW}"
+        self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)
@@ -623,7 +626,7 @@ class Orderer:
 
     def _report_low(self, ref: BlockRef, reason: str) -> None:
         self._reports.append(Stale(ref, reason))
-        self._last_states[ref.hash] = f"pruned: {reason}"
+        self._last_states[ref.hash] = f"{PRUNED}{reason}"
 
     def _report_start_fork(self, block_hash: bytes) -> None:
         """Report the chain of a block that waits, when it is heavier and can only leave below the start."""
