@@ -7,11 +7,12 @@ Threads are daemons: a server that does not answer must not keep a process alive
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Done: TypeAlias = Callable[[BaseException | None], None]
+"""Called once, when something has ended: with the error, or None."""
 
 _Result = TypeVar("_Result")
 
@@ -29,6 +30,11 @@ def settle(future: Future[None], error: BaseException | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
+
+
+def report(future: Future[None], done: Done) -> None:
+    """Call back when a future ends, with its error or None."""
+    future.add_done_callback(lambda ended: done(ended.exception()))
 
 
 def run_in_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:

@@ -19,9 +19,9 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from cardinal._concurrency import new_future, settle
+from cardinal._concurrency import new_future, report, settle
 from cardinal.errors import CardinalError, DeliveryError, LocalProtocolError, TransportError
 from cardinal.protocols.streams.publishing.sealing import SealQueue
 from cardinal.protocols.streams.publishing.splitter import split
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.producing.layout import Stream
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef, Routed
     from cardinal.transports.base import Sink
 
-    Done: TypeAlias = Callable[[BaseException | None], None]
 
 _SERVE_SECONDS: Final = 0.005
 
@@ -155,7 +155,7 @@ class Plain:
         """Send the content of a block; of a channel all but the last message."""
         if not publication.opening:
             part = publication.parts[-1]
-            report(self._sink.send(publication.take_content(), None, part.written), done)
+            self._sink.post(publication.take_content(), None, done, part.written)
             return
         announcement, *rest = publication.opening
         announced = self._sink.send((announcement,), None)
@@ -170,9 +170,9 @@ class Plain:
         """Send the Batch of a block; of a channel the last message."""
         if publication.closing is None:
             part = publication.parts[-1]
-            report(self._sink.send((), part.batch, part.written), done)
+            self._sink.post((), part.batch, done, part.written)
         else:
-            report(self._sink.send((publication.closing,), None), done)
+            self._sink.post((publication.closing,), None, done)
 
 
 class Transactional:
@@ -200,11 +200,6 @@ class Transactional:
 def sending(sink: Sink) -> Sending:
     """The way that a sink sends."""
     return Transactional(sink) if sink.capabilities.transactional else Plain(sink)
-
-
-def report(future: Future[None], done: Done) -> None:
-    """Call back when a future ends, with its error or None."""
-    future.add_done_callback(lambda ended: done(ended.exception()))
 
 
 def all_of(futures: Sequence[Future[None]]) -> Future[None]:
@@ -349,8 +344,11 @@ class InFlight:
 
     def proceed(self) -> None:
         """Send what the queue has freed, unless another thread (or a caller of this one) is at it."""
+        mine = False
         while True:
             with self._lock:
+                self._working = self._working and not mine
+                mine = False
                 block_hash = None if self._working else self._queue.next_free()
                 if block_hash is None:
                     return
@@ -371,8 +369,7 @@ class InFlight:
                 self._rest()
                 self._fail(publication, error)
             else:
-                if not self._sending.one_at_a_time:
-                    self._rest()
+                mine = not self._sending.one_at_a_time
 
     def stop(self) -> None:
         """Admit nothing any more, and wake every waiter."""
@@ -472,12 +469,9 @@ class InFlight:
         with self._lock:
             removed = self._end(publication)
             if removed:
-                blocks, messages, size, *_ = self._ended
-                self._ended = self._ended._replace(
-                    blocks=blocks + len(publication.parts),
-                    messages=messages + publication.messages,
-                    bytes=size + publication.size,
-                )
+                blocks, messages, size, _, skipped, *_ = self._ended
+                blocks, messages = blocks + len(publication.parts), messages + publication.messages
+                self._ended = ProducerStats(blocks, messages, size + publication.size, 0, skipped)
         self.proceed()
         if removed:
             self._report(publication, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cardinal._concurrency import new_future, settle
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.testing.memory import MemoryBroker
     from cardinal.transports.registry import Topics
     from cardinal.transports.written import Written
@@ -22,19 +24,19 @@ if TYPE_CHECKING:
 class Waiting:
     """A call in flight; it sends its seal when it is acknowledged."""
 
-    def __init__(self, sink: MemorySink, first: Routed, seal: Routed | None, future: Future[None]) -> None:
+    def __init__(self, sink: MemorySink, first: Routed, seal: Routed | None, done: Done) -> None:
         self._sink = sink
         self.first = first
         self._seal = seal
-        self._future = future
+        self._done = done
 
     def acknowledge(self) -> None:
         if self._seal is None:
-            self._sink.finish(self._future, None)
+            self._sink.finish(self._done, None)
         else:
             self.first = seal = self._seal
             self._seal = None
-            self._sink.put((seal,), sealed=True, waiting=self, future=self._future)
+            self._sink.put((seal,), sealed=True, waiting=self, done=self._done)
 
 
 class MemorySink(Sink):
@@ -57,20 +59,18 @@ class MemorySink(Sink):
             raise TransportError("this sink is closed; open another one")
         return sum(map(self._check, messages))
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.post`."""
         del written
         self.check(block if seal is None else (*block, seal))
-        future = new_future()
         with self._idle:
             self._calls += 1
         if block:
-            self.put(block, sealed=False, waiting=Waiting(self, block[0], seal, future), future=future)
+            self.put(block, sealed=False, waiting=Waiting(self, block[0], seal, done), done=done)
         elif seal is not None:
-            self.put((seal,), sealed=True, waiting=Waiting(self, seal, None, future), future=future)
+            self.put((seal,), sealed=True, waiting=Waiting(self, seal, None, done), done=done)
         else:
-            self.finish(future, None)
-        return future
+            self.finish(done, None)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records unchanged: see :meth:`cardinal.transports.base.Sink.replay`."""
@@ -80,33 +80,34 @@ class MemorySink(Sink):
         with self._idle:
             self._calls += 1
         lost = [m for m, record in zip(routed, records, strict=True) if not self._broker.take(m, record.headers)]
-        self._took(lost, None if not routed else Waiting(self, routed[0], None, future), future)
+        done = partial(settle, future)
+        self._took(lost, None if not routed else Waiting(self, routed[0], None, done), done)
         return future
 
-    def put(self, messages: Sequence[Routed], *, sealed: bool, waiting: Waiting, future: Future[None]) -> None:
+    def put(self, messages: Sequence[Routed], *, sealed: bool, waiting: Waiting, done: Done) -> None:
         """Append these messages; fail the call where one of them is lost."""
         headers = (self._who, (SEALED_HEADER, b"1")) if sealed else (self._who,)
-        self._took([message for message in messages if not self._broker.take(message, headers)], waiting, future)
+        self._took([message for message in messages if not self._broker.take(message, headers)], waiting, done)
 
-    def _took(self, lost: Sequence[Routed], waiting: Waiting | None, future: Future[None]) -> None:
+    def _took(self, lost: Sequence[Routed], waiting: Waiting | None, done: Done) -> None:
         """Acknowledge a call, or fail it where messages were lost."""
         if lost:
             block_hash = lost[0].key[1:33]
             self.finish(
-                future,
+                done,
                 DeliveryError(f"block 0x{block_hash.hex()} was not acknowledged: it was lost", block_hash=block_hash),
             )
         elif waiting is not None:
             self._broker.acknowledge(waiting)
         else:
-            self.finish(future, None)
+            self.finish(done, None)
 
-    def finish(self, future: Future[None], error: TransportError | None) -> None:
+    def finish(self, done: Done, error: TransportError | None) -> None:
         """End a call."""
         with self._idle:
             self._calls -= 1
             self._idle.notify_all()
-        settle(future, error)
+        done(error)
 
     def recent(self, limit: int) -> list[Record]:
         """The newest records of the default topic, at most ``limit`` per partition."""

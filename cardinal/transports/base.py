@@ -14,14 +14,17 @@ A transport derives from these classes: abilities that only some transports have
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cardinal._concurrency import new_future, settle
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.protocols.streams.types import Partition, Record, Routed, Row
 
     from .written import Written
@@ -82,27 +85,32 @@ class Sink(Protocol):
         """
         ...
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Send messages of one block; the future ends when the last of them is acknowledged.
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Send messages of one block, and call ``done`` when the last of them is acknowledged, or one has failed.
 
-        Waits while too much is in flight; a seal alone never waits.
+        Waits while too much is in flight; a seal alone never waits. :meth:`check` has accepted all of them.
 
         Arguments:
             block: messages in any number and of any topic of the stream, sent immediately.
             seal: the block's Batch, sent with the header ``cardinal-sealed`` when all of ``block`` is
-                acknowledged. None where the caller will send it later, by ``send([], seal)``.
+                acknowledged. None where the caller will send it later, by ``post([], seal, done)``.
+            done: called with None, or with a :class:`~cardinal.errors.DeliveryError` where a message was not
+                acknowledged (the complete block may be resent). It runs on a thread of the transport or on one that is
+                sending: it must be quick, must not wait, and may post a seal.
             written: collects the offsets of the content, on a transport with offsets, for the seal's headers.
 
-        Returns:
-            A future that fails with :class:`~cardinal.errors.DeliveryError` where a message was not
-            acknowledged (the complete block may be resent). Its callbacks run on a thread of the transport or
-            on one that is sending: they must be quick, must not wait, and may call ``send([], seal)``.
-
         Raises:
-            OversizeError, TopicError, TransportError: as :meth:`check`; nothing was sent.
+            TransportError: the sink is closed; nothing was sent, and ``done`` is not called.
 
         """
         ...
+
+    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
+        """:meth:`check`, then :meth:`post` with a future in place of ``done``; raises as both."""
+        self.check(block if seal is None else (*block, seal))
+        future = new_future()
+        self.post(block, seal, partial(settle, future), written)
+        return future
 
     def recent(self, limit: int) -> list[Record]:
         """The newest records of the default topic, at most ``limit`` per partition, in order of their positions."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.config.url import TransportUrl
     from cardinal.protocols.streams.types import Partition, Record, Routed
 
@@ -40,11 +41,11 @@ class NullSink(Sink):
                 raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)
         return sum(len(message.key) + len(message.value) for message in messages)
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Discard: see :meth:`cardinal.transports.base.Sink.send`."""
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Discard: see :meth:`cardinal.transports.base.Sink.post`."""
         del written
         self.check(block if seal is None else (*block, seal))
-        return _done()
+        done(None)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Discard: see :meth:`cardinal.transports.base.Sink.replay`."""

@@ -21,13 +21,13 @@ class Written:
 
     """
 
-    __slots__ = ("_lock", "_ranges", "_size", "_unknown", "_values")
+    __slots__ = ("_lock", "_ranges", "_size", "_values")
 
     def __init__(self, values: Mapping[bytes, bytes]) -> None:
         self._values = values
-        self._ranges: dict[Partition, tuple[int, int]] = {}
+        self._ranges: dict[Partition, list[int]] = {}
+        """The lowest and the highest offset of each partition."""
         self._size = 0
-        self._unknown = False
         self._lock = threading.Lock()
 
     def sends(self, size: int) -> None:
@@ -40,23 +40,17 @@ class Written:
 
         The offset is -1 where an earlier attempt wrote the message and its response was lost.
         """
-        topic, partition, low, high = "", -1, 0, -1
         with self._lock:
-            for tp, number, offset, _ in seen:  # they come in runs of one partition
-                if number != partition or tp != topic:
-                    self._widen(topic, partition, low, high)
-                    topic, partition, low, high = tp, number, offset, offset
-                elif offset > high:
-                    high = offset
-                elif offset < low:
-                    low = offset
-            self._widen(topic, partition, low, high)
-
-    def _widen(self, topic: str, partition: int, low: int, high: int) -> None:
-        if partition >= 0:
-            known_low, known_high = self._ranges.get((topic, partition), (low, high))
-            self._ranges[topic, partition] = (min(low, known_low), max(high + 1, known_high))
-            self._unknown |= low < 0
+            ranges = self._ranges
+            for topic, partition, offset, _ in seen:
+                where = topic, partition
+                known = ranges.get(where)
+                if known is None:
+                    ranges[where] = [offset, offset]
+                elif offset > known[1]:
+                    known[1] = offset
+                elif offset < known[0]:
+                    known[0] = offset
 
     def header(self, log: str) -> bytes | None:
         """The header's value, for a log of this name; None where not all positions are known.
@@ -64,6 +58,11 @@ class Written:
         Called when all messages are acknowledged, before the Batch is sealed.
         """
         with self._lock:
-            if self._unknown or (self._size and not self._ranges):
+            if self._size and not self._ranges:
                 return None
-            return encode_ranges(BlockRanges(log, self._size, self._ranges, self._values))
+            ranges: dict[Partition, tuple[int, int]] = {}
+            for where, (low, high) in self._ranges.items():
+                if low < 0:
+                    return None
+                ranges[where] = low, high + 1
+            return encode_ranges(BlockRanges(log, self._size, ranges, self._values))

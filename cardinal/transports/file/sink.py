@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from cardinal._concurrency import report
 from cardinal.errors import OversizeError, TopicError, TransportError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Record, Routed, path_text
 from cardinal.transports.base import Capabilities, Sink
@@ -19,6 +20,7 @@ from .committer import Call, Committer, Headers, Message
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.transports.written import Written
 
     from .settings import FileSettings
@@ -84,14 +86,14 @@ class FileSink(Sink):
             total += size
         return total
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.post`."""
         del written
         size = self.check(block if seal is None else (*block, seal))
         messages: list[Message] = [(topic, key, value, self._headers, None) for topic, key, value in block]
         if seal is not None:
             messages.append((seal.topic, seal.key, seal.value, self._sealed, None))
-        return self._committer.submit(Call(messages, size), wait=bool(block))
+        report(self._committer.submit(Call(messages, size), wait=bool(block)), done)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send records with their headers and times: see :meth:`cardinal.transports.base.Sink.replay`."""

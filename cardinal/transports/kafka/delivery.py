@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
 
 Headers: TypeAlias = "list[tuple[str, str | bytes | None]]"
-Done: TypeAlias = "Callable[[BaseException | None], None]"
-"""Called with the result of a call: None, or the error."""
 _Seen: TypeAlias = "tuple[str, int, int, bytes | None]"
 
 _POLL_EVERY: Final = 64
@@ -62,7 +60,7 @@ class Delivery:
 
     """
 
-    __slots__ = ("_complete", "_reports", "_seen", "_total", "_written", "done", "error")
+    __slots__ = ("_complete", "_keys", "_reports", "_seen", "_total", "_written", "done", "error")
 
     def __init__(
         self,
@@ -73,6 +71,7 @@ class Delivery:
     ) -> None:
         self.done = done
         self._written = written
+        self._keys = len(written) > 1
         self._seen: list[_Seen] = []
         self.error: KafkaError | None = None
         self._total = total
@@ -85,7 +84,7 @@ class Delivery:
         if error is not None:
             self.error = error
         elif self._written and message is not None:
-            key = message.key() if len(self._written) > 1 else None
+            key = message.key() if self._keys else None
             offset = message.offset()
             self._seen.append((message.topic(), message.partition(), -1 if offset is None else offset, key))  # type: ignore[arg-type]
         if next(self._reports) == self._total:
@@ -102,7 +101,7 @@ class Delivery:
         for block_hash, written in self._written.items():
             written.wrote(
                 self._seen
-                if len(self._written) == 1
+                if not self._keys
                 else [one for one in self._seen if one[3] is not None and one[3][_HASH] == block_hash]
             )
 

@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.transports.written import Written
 
     from .admin import TopicInfo
-    from .delivery import Delivery, Done
+    from .delivery import Delivery
 
 HASH: Final = slice(1, 33)
 _PATH: Final = slice(33, None)
@@ -134,23 +135,16 @@ class KafkaSink(Sink):
             raise TopicError(f"the topic {name} is not of this stream", topic=name) from None
         return total
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.send`."""
-        self.check(block if seal is None else (*block, seal))
-        future = new_future()
-
-        def acknowledged(error: BaseException | None) -> None:
-            if error is None and seal is not None:
-                self._send_seal(seal, partial(settle, future), written)
-            else:
-                settle(future, error)
-
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Send messages of one block: see :meth:`cardinal.transports.base.Sink.post`."""
         if block:
-            delivery = self._admit(block[0].key, len(block), acknowledged, written)
+            after = done if seal is None else partial(self._send_seal_after, seal, done, written)
+            delivery = self._admit(block[0].key, len(block), after, written)
             self._outbound.send(block, self._headers, delivery)
+        elif seal is not None:
+            self._send_seal(seal, done, written)
         else:
-            acknowledged(None)
-        return future
+            done(None)
 
     def serve(self, seconds: float) -> None:
         """Poll for acknowledgements: see :meth:`cardinal.transports.base.Sink.serve`."""
@@ -231,6 +225,13 @@ class KafkaSink(Sink):
 
     # --- inside --------------------------------------------------------------------------------------------
 
+    def _send_seal_after(self, batch: Routed, done: Done, written: Written | None, error: BaseException | None) -> None:
+        """Send a Batch, unless its content failed."""
+        if error is None:
+            self._send_seal(batch, done, written)
+        else:
+            done(error)
+
     def _send_seal(self, batch: Routed, done: Done, written: Written | None) -> None:
         """Send a Batch, also while the sink is being closed: its content was admitted."""
         with self._lock:
@@ -285,16 +286,17 @@ class KafkaSink(Sink):
 
     def _delivery(self, key: bytes, count: int, done: Done, written: Written | None = None) -> Delivery:
         """The delivery of a call that was counted in."""
+        block_hash = key[HASH]
+        settled = partial(self._settled, done, block_hash)
+        return self._outbound.delivery(count, settled, {} if written is None else {block_hash: written})
 
-        def settled(error: KafkaError | None) -> None:
-            if error is None:
-                self._reasons.forget()
-            try:
-                done(None if error is None else self._failed(error, key[HASH]))
-            finally:
-                self._count_out()  # last: the next message of the block is counted in by then
-
-        return self._outbound.delivery(count, settled, {} if written is None else {key[HASH]: written})
+    def _settled(self, done: Done, block_hash: bytes, error: KafkaError | None) -> None:
+        if error is None:
+            self._reasons.forget()
+        try:
+            done(None if error is None else self._failed(error, block_hash))
+        finally:
+            self._count_out()  # last: the next message of the block is counted in by then
 
     def _count_in(self) -> None:
         with self._lock:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cardinal._concurrency import new_future, settle
+from cardinal._concurrency import new_future, report, settle
 from cardinal.errors import (
     CardinalError,
     ClientStoppedError,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports.written import Written
 
@@ -146,9 +147,10 @@ class TransactionalKafkaSink(KafkaSink):
 
     # --- Sink ----------------------------------------------------------------------------------------------
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """One transaction: see :meth:`cardinal.transports.base.Sink.send`."""
-        return self.transact(block, () if seal is None else (seal,), (), () if written is None else (written,))
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """One transaction: see :meth:`cardinal.transports.base.Sink.post`."""
+        seals, places = () if seal is None else (seal,), () if written is None else (written,)
+        report(self.transact(block, seals, (), places), done)
 
     def transact(
         self,

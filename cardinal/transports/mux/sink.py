@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cardinal._concurrency import new_future, settle
+from cardinal._concurrency import new_future, report, settle
 from cardinal.errors import CardinalError
 from cardinal.transports.base import Capabilities, Sink
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
+    from cardinal._concurrency import Done
     from cardinal.protocols.streams.types import Record, Routed
     from cardinal.transports.written import Written
 
@@ -40,11 +41,11 @@ class MuxSink(Sink):
         """Refuse messages that a member does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         return max(sink.check(messages) for _, sink in self._members)
 
-    def send(self, block: Sequence[Routed], seal: Routed | None, written: Written | None = None) -> Future[None]:
-        """Send to every member: see :meth:`cardinal.transports.base.Sink.send`."""
+    def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:
+        """Send to every member: see :meth:`cardinal.transports.base.Sink.post`."""
         del written  # offsets differ from member to member
         self.check(block if seal is None else (*block, seal))
-        return _all([partial(sink.send, block, seal) for _, sink in self._members])
+        report(_all([partial(sink.send, block, seal) for _, sink in self._members]), done)
 
     def replay(self, records: Sequence[Record]) -> Future[None]:
         """Send to every member: see :meth:`cardinal.transports.base.Sink.replay`."""

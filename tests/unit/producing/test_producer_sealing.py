@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 
+from cardinal._concurrency import Done
 from cardinal.errors import DeliveryError, SplitError, TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Payload, Routed, SubBatch, Update, decode
@@ -74,18 +75,17 @@ def test_a_child_does_not_go_where_its_parents_batch_is_lost_just_before_it(
 def test_a_child_does_not_go_where_its_parents_batch_cannot_be_handed_over(
     broker: MemoryBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send = MemorySink.send
+    post = MemorySink.post
 
     def refuse(
-        sink: MemorySink, messages: tuple[Routed, ...], seal: Routed | None, written: Written | None = None
-    ) -> Future[None]:
-        del written
+        sink: MemorySink, messages: tuple[Routed, ...], seal: Routed | None, done: Done, written: Written | None = None
+    ) -> None:
         if seal is not None and seal.key[1:] == h("2a"):
             raise TransportError("the line is down")
-        return send(sink, messages, seal)
+        post(sink, messages, seal, done, written)
 
     parent, child = freed_at_once(broker, producer)
-    monkeypatch.setattr(MemorySink, "send", refuse)
+    monkeypatch.setattr(MemorySink, "post", refuse)
     broker.release()
     with pytest.raises(TransportError):
         parent.result(DEADLINE)

@@ -10,6 +10,7 @@ import pytest
 
 from block_nodes import CHAIN, Node, run, sealed
 from blocks import DEADLINE, Blocks, hash_of, line, messages, name_of, publish
+from cardinal._concurrency import Done
 from cardinal.consumer import Consumer
 from cardinal.errors import (
     ClientStoppedError,
@@ -28,7 +29,6 @@ from cardinal.testing.memory import MemoryBroker, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Routed
     from cardinal.transports.written import Written
@@ -109,20 +109,20 @@ def test_a_producer_that_has_stopped_is_replaced_and_nothing_is_left_out(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sink refuses every call from the tenth block on, and what is in flight then is lost."""
-    send, stopped = MemorySink.send, list[MemorySink]()
+    post, stopped = MemorySink.post, list[MemorySink]()
 
     def stop(
-        sink: MemorySink, content: Sequence[Routed], seal: Routed | None, written: Written | None = None
-    ) -> Future[None]:
+        sink: MemorySink, content: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None
+    ) -> None:
         if content and not stopped and content[0].key[1:33] == hash_of("10a"):
             stopped.append(sink)
             broker.fail(lambda _: True)
         if sink in stopped:
             broker.fail(None)
             raise ClientStoppedError("the client stopped for good; start the producer again")
-        return send(sink, content, seal, written)
+        post(sink, content, seal, done, written)
 
-    monkeypatch.setattr(MemorySink, "send", stop)
+    monkeypatch.setattr(MemorySink, "post", stop)
     producing = service(Node(), broker, stop=40)
     asyncio.run(run(producing))
     assert stopped

@@ -26,8 +26,8 @@ TOPICS_SCHEMA: Final = array_of(record_of("topic", name="string", partitions=_LO
 RANGES_SCHEMA: Final = record_of(
     "ranges", log="string", size="long", values={"type": "map", "values": "bytes"}, topics=TOPICS_SCHEMA
 )
-_END: Final = b"\0"
-"""Of an array or a map."""
+_END: Final = 0
+"""Ends an array or a map: a block of no items."""
 
 _MORE: Final = 0x80
 _LAST: Final = 0x7F
@@ -57,27 +57,27 @@ def encode_ranges(named: BlockRanges) -> bytes:
         partitions.append(partition)
         first.append(low)
         records.append(high - low)
-    log = named.log.encode()
     out = bytearray()
-    _write_longs(out, (len(log),))
-    out += log
-    _write_longs(out, (named.size, len(named.values)) if named.values else (named.size,))
+    _write_text(out, (), named.log.encode())
+    before: tuple[int, ...] = (named.size, len(named.values)) if named.values else (named.size,)
     for path, value in named.values.items():
-        for content in (path, value):
-            _write_longs(out, (len(content),))
-            out += content
-    out += _END
-    if topics:
-        _write_longs(out, (len(topics),))
-    for topic, columns in topics.items():
-        name = topic.encode()
-        _write_longs(out, (len(name),))
-        out += name
-        for column in columns:
-            _write_longs(out, (len(column), *column))
-            out += _END
-    out += _END
+        _write_text(out, before, path)
+        _write_text(out, (), value)
+        before = ()
+    before = (*before, _END, len(topics)) if topics else (*before, _END)
+    for topic, (partitions, first, records) in topics.items():
+        _write_text(out, before, topic.encode())
+        count = len(partitions)
+        _write_longs(out, (count, *partitions, _END, count, *first, _END, count, *records, _END))
+        before = ()
+    _write_longs(out, (*before, _END))
     return bytes(out)
+
+
+def _write_text(out: bytearray, before: tuple[int, ...], content: bytes) -> None:
+    """Append some longs, and a string or bytes."""
+    _write_longs(out, (*before, len(content)))
+    out += content
 
 
 def _write_longs(out: bytearray, numbers: Iterable[int]) -> None:
