@@ -49,7 +49,7 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     return factory(**presets)
 
 
-def load(file: Path) -> Application:
+def load(file: Path | str) -> Application:
     """Read an application from a TOML file: with the key ``app``, its name and presets; else every attribute.
 
         app = "evm"                  |   name = "ours"
@@ -62,7 +62,7 @@ def load(file: Path) -> Application:
         ConfigurationError: the file cannot be read, is no TOML, or holds what cannot work.
 
     """
-    data = read_toml(file)
+    data = read_toml(Path(file))
     if "app" not in data:
         return Application.model_validate(data)
     name = data.pop("app")

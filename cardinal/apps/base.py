@@ -109,14 +109,14 @@ class Application(BaseModel):
         )
 
     @classmethod
-    def load(cls, file: Path) -> Self:
+    def load(cls, file: Path | str) -> Self:
         """Read an application from a TOML file whose keys are the attributes.
 
         Raises:
             ConfigurationError: the file cannot be read, is not TOML, or has an invalid value.
 
         """
-        return cls.model_validate(read_toml(file))
+        return cls.model_validate(read_toml(Path(file)))
 
 
 def refusal(error: ValidationError, what: str) -> ConfigurationError:

@@ -33,7 +33,7 @@ RUN = {
     "ethereum.md": 2,
     "ingest.md": 3,
     "operating.md": 5,
-    "producing.md": 1,
+    "producing.md": 2,
     "testing.md": 3,
 }
 """Blocks that run here, at least; those of Spark's page run in tests/spark/test_docs.py."""
