@@ -102,6 +102,7 @@ def test_a_second_broker_on_the_same_data_is_refused(own: EmbeddedKafka) -> None
     assert find_broker(own.data) is not None
 
 
+@pytest.mark.slow
 def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(own: EmbeddedKafka) -> None:
     config, before, cluster = own.client_config(), own.pid, cluster_id(own.client_config())
     make_topic(config, "numbers")
@@ -120,6 +121,7 @@ def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(
     assert read(config, "numbers", 1010) == acknowledged
 
 
+@pytest.mark.slow
 def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKafka) -> None:
     make_topic(own.client_config(), "paused")
     own.pause()

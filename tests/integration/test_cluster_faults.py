@@ -197,7 +197,8 @@ def test_members_are_stopped_in_turn(cardinal_broker: EmbeddedKafka, tmp_path: P
 # --- kills at random moments ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("app", ["blob", pytest.param("items", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("app", ["blob", "items"])
 def test_members_and_publishers_are_killed(app: str, cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     killed(app, cardinal_broker, tmp_path, [*MEMBERS, PUBLISHERS[0]], 1, Cluster)
 

@@ -256,6 +256,7 @@ async def test_an_offset_that_the_log_does_not_have_is_a_value(cardinal_broker: 
     await log.close()
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_reader_and_a_writer_outlive_their_broker(cardinal_killable_broker: EmbeddedKafka) -> None:
     log = ClaimLog(cardinal_killable_broker, "?message.timeout.ms=3000")

@@ -419,6 +419,7 @@ async def test_a_node_that_is_stopped_notifies_its_publishers_and_exits_cleanly(
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.slow
 @on_loop
 async def test_two_hundred_publishers_that_push_at_once_leave_memory_bounded(tmp_path: Path) -> None:
     """Each pushes 8 MiB, 1.6 GiB together, to a node that has memory for 16 MiB of blocks."""

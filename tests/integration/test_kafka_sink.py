@@ -213,6 +213,7 @@ def test_every_topic_carries_what_it_accepts(cardinal_broker: EmbeddedKafka, opt
     assert spoken == {named("1a"), named("2a")}
 
 
+@pytest.mark.slow
 def test_while_the_broker_accepts_nothing_sending_is_bounded_and_then_all_arrives_in_order(
     cardinal_killable_broker: EmbeddedKafka,
 ) -> None:

@@ -309,7 +309,8 @@ def wait_for(what: Callable[[], bool], seconds: float) -> float:
     return time.monotonic() - begun
 
 
-@pytest.mark.parametrize("how", [pytest.param("kill", marks=pytest.mark.slow), "pause"])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["kill", "pause"])
 def test_a_consumer_is_not_ready_while_its_broker_is_away(cardinal_killable_broker: EmbeddedKafka, how: str) -> None:
     """The stream is at rest: nothing but the consumer's own requests says whether the broker is there."""
     app, url = fresh(), f"kafka://{cardinal_killable_broker.bootstrap}"

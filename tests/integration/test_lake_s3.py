@@ -161,6 +161,7 @@ def test_the_server_refuses_what_exists(store: ObjectStore) -> None:
     caught.value.close()
 
 
+@pytest.mark.slow
 def test_a_batch_costs_few_requests_however_many_came_before(
     store: ObjectStore, place: LakeLocation, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -277,6 +277,7 @@ def test_a_web_server_that_is_no_node(capfd: pytest.CaptureFixture[str], page: s
     assert says in said
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_what_may_still_come_is_waited_for_but_not_for_long(
     cardinal_killable_broker: EmbeddedKafka, processes: Processes

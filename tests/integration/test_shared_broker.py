@@ -41,6 +41,7 @@ def until_ended(folder: Path) -> None:
     until(lambda: find_broker(folder / "data") is None, DEADLINE)
 
 
+@pytest.mark.slow
 def test_users_share_a_broker_that_ends_with_the_last_of_them_also_when_they_are_killed(tmp_path: Path) -> None:
     with user(tmp_path) as one, user(tmp_path) as other:
         address = bootstrap(one)
