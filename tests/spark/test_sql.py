@@ -98,6 +98,8 @@ def test_both_ends_of_a_job_are_looked_at_before_spark_starts(tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     with pytest.raises(LakeError, match="write to the lake"):
         check(PipelineJob("kafka://127.0.0.1:1", str(tmp_path / "file" / "lake")))
+    with pytest.raises(ConfigurationError, match="is a file, and a lake is a folder"):
+        check(PipelineJob("kafka://127.0.0.1:1", str(tmp_path / "file")))
     with pytest.raises(UnreachableError, match="no Kafka broker answered"):
         check(PipelineJob("kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500", str(tmp_path / "lake")))
     with pytest.raises(ConfigurationError, match="did you mean chainId"):

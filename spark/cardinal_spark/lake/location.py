@@ -96,10 +96,14 @@ class LakeLocation:
         return "://" not in self.root
 
     def need_writable(self) -> None:
-        """LakeError where a folder cannot be written, or an object store cannot be reached."""
+        """LakeError where the lake cannot be written or reached; ConfigurationError where it is a file."""
         if not self.is_local:
             self.find(CANONICAL)
             return
+        if Path(self.root).is_file():
+            raise ConfigurationError(
+                f"{self.root} is a file, and a lake is a folder: name another path", setting="path"
+            )
         with mapped(f"write to the lake {self.root}"):
             Path(self.root).mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.root):

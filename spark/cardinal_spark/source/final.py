@@ -82,12 +82,17 @@ def final_chain(
 
     Raises:
         MissingPayloadError: a block above the start is not complete; it is named.
-        ConfigurationError: no block carries finality marks.
+        ConfigurationError: no block carries finality marks, or the end is before the start.
 
     """
     if start == LATEST:
         return
     begin, last = start_of(start), start_of(end)
+    if isinstance(begin, int | datetime) and type(begin) is type(last) and last < begin:  # type: ignore[operator]
+        raise ConfigurationError(
+            f"no block is between startingOffsets {start} and endingOffsets {end}: the end is before the start",
+            setting="endingOffsets",
+        )
     number = last if isinstance(last, int) else None
     late = int(last.timestamp() * 1000) if isinstance(last, datetime) else None
     chain, update = PackedChain(), None

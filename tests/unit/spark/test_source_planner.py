@@ -359,6 +359,13 @@ def test_a_batch_read_is_the_current_chain_up_to_its_end_option(topics: Topics) 
     assert whole_chain(topics.stream, "earliest", "2001-01-01T00:00:00Z") == []
 
 
+@pytest.mark.parametrize(("start", "end"), [("7", "6"), ("2026-02-01T00:00:00Z", "2026-01-31T23:59:59+00:00")])
+def test_an_end_before_the_start_is_refused(topics: Topics, start: str, end: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"startingOffsets {start} and endingOffsets") as refused:
+        whole_chain(topics.stream, start, end)
+    assert refused.value.setting == "endingOffsets"
+
+
 @pytest.mark.parametrize("seed", [3, 5, 7])
 def test_a_batch_read_begins_at_any_number_though_forks_begin_below_it(seed: int) -> None:
     topics = Topics(seed=seed)

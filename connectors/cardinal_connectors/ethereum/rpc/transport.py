@@ -14,6 +14,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -153,6 +154,16 @@ def unreachable(
             )
         case _:
             return NodeUnreachableError(
-                f"no node answers at {address} ({type(failure).__name__}); check that it runs and the URL is right",
+                f"no node answers at {address} ({_reason(failure)}); check that it runs and the URL is right",
                 address=address,
             )
+
+
+def _reason(failure: Exception) -> str:
+    match failure:
+        case aiohttp.ClientConnectorDNSError():
+            return "its host name is not known"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number).lower()
+        case _:
+            return "the connection ended"
