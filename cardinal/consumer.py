@@ -142,7 +142,7 @@ class Consumer:
         self._health = Health(self._reader.watermarks, self._reader.positions())
         self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
-        self._name = f"{self.app.chain} at {url}"
+        self._name = f"{self.app.chain} at {str(url).partition('?')[0]}"
         self._away_since: float | None = None
 
     def _begin(self, settings: FollowerSettings, start: str | Cursor | int | datetime) -> Follower:
@@ -391,7 +391,7 @@ class Consumer:
             _log.warning("%s does not answer: waiting for it", self._name)
         else:
             seconds, self._away_since = time.monotonic() - self._away_since, None
-            _log.info("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
+            _log.warning("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
 
     @property
     def _has_delivered_all(self) -> bool:
