@@ -82,16 +82,14 @@ def record(
         others = [other.chain for other in find_streams(target, app_name).values() if other.chain != app.chain]
         if others:
             _log.warning("%s also holds a recording of %s: readers must name the chain", target, ", ".join(others))
-        click.echo(
-            f"{'continues' if recorder.resumed else 'begins'} the recording of {app.chain} from {source} in {target}",
-            err=True,
-        )
+        verb = "continues" if recorder.resumed else "begins"
+        _log.info("%s the recording of %s from %s in %s", verb, app.chain, source, target)
         _record(recorder, stopped, exit_at, idle_timeout)
     finally:
         recorder.close()
         done = recorder.progress
         seconds = time.monotonic() - began
-        click.echo(f"{done.records} records, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s", err=True)
+        _log.info("%d records, %.1f MB in %.1f s", done.records, done.bytes / 1e6, seconds)
 
 
 def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end", "idle"] | None, idle: float) -> None:
@@ -114,4 +112,4 @@ def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end"
 def _report(before: RecordingProgress, now: RecordingProgress, seconds: float) -> None:
     if now.records != before.records:
         rate, megabytes = (now.records - before.records) / seconds, (now.bytes - before.bytes) / seconds / 1e6
-        click.echo(f"{now.records} records, {rate:.0f}/s, {megabytes:.1f} MB/s, {now.behind} behind", err=True)
+        _log.info("%d records, %.0f/s, %.1f MB/s, %d behind", now.records, rate, megabytes, now.behind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
     from cardinal.transports.registry import Topics
 
+_log = logging.getLogger("cardinal.replay")
 _REPORT_SECONDS: Final = 2.0
 _POLL_RECORDS: Final = 1_000
 _KINDS: Final = {
@@ -135,16 +137,15 @@ def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, s
                     reported = now
         finally:
             done, seconds = player.played, time.monotonic() - began
-            click.echo(
-                f"{done.records} records, {done.seals} blocks sealed, {done.bytes / 1e6:.1f} MB in {seconds:.1f} s",
-                err=True,
+            _log.info(
+                "%d records, %d blocks sealed, %.1f MB in %.1f s", done.records, done.seals, done.bytes / 1e6, seconds
             )
 
 
 def _report(before: Played, player: Player, seconds: float) -> Played:
     now = player.played
     rate = (now.records - before.records) / seconds
-    click.echo(f"{now.records} records, {rate:.0f}/s, {now.seals} blocks sealed, {player.left} left", err=True)
+    _log.info("%d records, %.0f/s, %d blocks sealed, %d left", now.records, rate, now.seals, player.left)
     return now
 
 

@@ -99,7 +99,7 @@ def test_the_commands_copy_a_folder_and_print_it(
     )
     assert status == 0
     assert "continues the recording" in said
-    assert "\n0 records" in said
+    assert " info    0 records" in said
     status, out, said = run_here(
         capfd, "replay", "--from", f"file://{tmp_path}/two", "--to", f"file://{tmp_path}/three"
     )
