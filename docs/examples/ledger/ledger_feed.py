@@ -43,7 +43,7 @@ class LedgerFeed:
         self._expected = chain_id
 
     async def chain_id(self) -> int:
-        """The ledger's chain id. WrongChainError where another one was asked for."""
+        """The ledger's chain id. WrongChainError where it is not the expected one."""
         found = int((await self._get("/chain"))["id"])
         if self._expected not in {None, found}:
             raise WrongChainError(f"{self._host} serves chain {found}, not {self._expected}")
