@@ -145,6 +145,8 @@ class ConsumerOptions:
         for setting, texts in (("tracked", self.tracked), ("producers", self.producers)):
             if isinstance(texts, bytes) or (setting == "producers" and isinstance(texts, str)):
                 raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
+        _function(self.heal, "heal")
+        _function(self.on_event, "on_event")
         for setting, choices in _CHOICES.items():
             if (value := getattr(self, setting)) not in choices:
                 named = " or ".join(map(repr, choices))
@@ -293,6 +295,11 @@ def application_of(url: str | TransportUrl, app: str | Application, chain_id: in
     if not isinstance(app, str):
         return app
     return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
+
+
+def _function(value: object, setting: str) -> None:
+    if value is not None and not callable(value):
+        raise ConfigurationError(f"{setting} must be a function, not {value!r}", setting=setting)
 
 
 def _check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) -> None:

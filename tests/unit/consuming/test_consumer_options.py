@@ -36,6 +36,7 @@ HASH = bytes(32)
         ("until", "now"),
         ("content", "ranges"),  # with a quorum
         ("max_update", 0),
+        *((name, 3) for name in ("heal", "on_event")),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: str, value: object) -> None:
