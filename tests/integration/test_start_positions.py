@@ -56,7 +56,7 @@ def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path, capfd: pytest.Cap
         )
         status, _, said = processes.end(process)
         assert status == 0
-        assert "\n0 records, 0.0 MB" in said, "nothing was published from then on"
+        assert " info    0 records, 0.0 MB" in said, "nothing was published from then on"
 
 
 def _recorded(broker: MemoryBroker, folder: Path, start: int | datetime) -> list[str]:

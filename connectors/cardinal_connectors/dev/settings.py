@@ -75,12 +75,26 @@ class DevOptions(Options):
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
 
     seed: int = DEFAULTS.seed
+    """Seed of the chain; the same seed gives the same blocks."""
+
     blocks: int = DEFAULTS.blocks
+    """Number of the last block."""
+
     reorg_rate: float = DEFAULTS.reorg_rate
+    """Probability that a step is a reorg, 0 to 1."""
+
     max_depth: int = DEFAULTS.max_depth
+    """Most blocks that a reorg removes."""
+
     transactions: int = DEFAULTS.transactions
+    """Most transactions in a block."""
+
     chain_id: int | None = None
+    """Chain id; default: 1337."""
+
     merged: bool = DEFAULTS.merged
+    """Blocks as after the merge: without difficulty, with withdrawals and finality."""
+
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Blocks a second; 0 for as fast as they are consumed."""
 

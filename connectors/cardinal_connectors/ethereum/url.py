@@ -24,28 +24,28 @@ class NodeOptions(Options):
     """Options of all nodes: settings of :class:`.RpcSettings` or :class:`.FeedSettings` of the same names."""
 
     batch: PositiveInt | None = None
-    """Calls in a batch."""
+    """Calls in a batch; default: 500."""
 
     connections: PositiveInt | None = None
-    """Requests in flight at once."""
+    """Requests in flight at once; default: 4."""
 
     rate: Annotated[PositiveFloat | None, Field(allow_inf_nan=False)] = None
     """Calls a second, for nodes that count them; each call of a batch is one."""
 
     timeout: _SECONDS | None = None
-    """Seconds that one request may take."""
+    """Seconds that one request may take; default: 30."""
 
     attempts: PositiveInt | None = None
-    """Attempts of a request that fails for a passing reason."""
+    """Attempts of a request that fails with a transient error; default: 5."""
 
     lag: _NUMBER | None = None
-    """Blocks to stay below the node's head."""
+    """Blocks to stay below the node's head; default: 0."""
 
     finality: Literal["safe", "finalized"] | None = None
     """Publish only blocks that the node calls ``safe`` or ``finalized``."""
 
     poll: _SECONDS | None = None
-    """Seconds between two requests of the head."""
+    """Seconds between two requests of the head; default: 0.5."""
 
     patience: Annotated[float | None, Field(ge=0)] = None
     """Seconds that a node which answered once may be away before the feed fails; default: it is waited for."""
@@ -63,7 +63,8 @@ class NodeOptions(Options):
     """The chain's genesis file, for the state of the first block where the node does not list it."""
 
     unchecked: frozenset[str] | None = None
-    """Checks that the chain does not satisfy, separated by commas."""
+    """Checks that the chain does not satisfy, separated by commas, such as ``receipts root,bloom``; a wrong name is
+    refused with all names."""
 
     @classmethod
     def names(cls) -> list[str]:

@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.quorum.reassembler import Assembler
     from cardinal.transports import Source, TransportUrl
 
-TABLES: Final = (
-    *("blocks", "transactions", "receipts", "logs", "withdrawals"),
-    *(DECODED_LOGS, "payload", "events", "raw"),
-)
+ANY_APPLICATION: Final = ("payload", "events", "raw")
+"""Tables of streams of any application."""
+
+TABLES: Final = ("blocks", "transactions", "receipts", "logs", "withdrawals", DECODED_LOGS, *ANY_APPLICATION)
 EARLIEST: Final = "earliest"
 
 OPTIONS: Final = MappingProxyType(
     {
         "url": "the stream: `kafka://host:port`, or its name in `config`; required",
-        "app": "the application: `evm` (default)",
+        "app": "the application: `evm` (default), `blob` or `items`; the typed tables are of `evm`",
         "chainId": "the chain's id; default: that of the only stream on the server",
         "topic": "the topic of the Batches; default: the application's",
         "reorgThreshold": "the reorg threshold in blocks; default: the application's",
@@ -132,6 +132,9 @@ class SourceOptions:
         table = choice(parsed, "table", TABLES)
         if (table == DECODED_LOGS) != ("abi" in parsed):
             raise ConfigurationError(f"set table={DECODED_LOGS} and abi together", setting="abi")
+        if (app := parsed.get("app", "evm")) != "evm" and table not in ANY_APPLICATION:
+            others = ", ".join(ANY_APPLICATION)
+            raise ConfigurationError(f"the table {table} is of evm streams: of {app} read {others}", setting="table")
         timeout = number(parsed, "topicsTimeout")
         return cls(
             url=parsed["url"],
@@ -139,7 +142,7 @@ class SourceOptions:
             columns=tuple(parts(parsed, "columns")),
             finality=choice(parsed, "finality", LEVELS),
             abi=_abi(parsed["abi"]) if "abi" in parsed else "",
-            app=parsed.get("app", "evm"),
+            app=app,
             presets={name: value for name, value in presets.items() if value is not None},
             starting=_starting(parsed.get("startingoffsets", EARLIEST).strip()),
             ending=_ending(parsed.get("endingoffsets", LATEST).strip()),
@@ -302,7 +305,7 @@ class StreamSpec:
     def find(cls, options: SourceOptions) -> StreamSpec:
         """The stream that the options name; without a chain id it is looked up on the broker."""
         presets = dict(options.presets)
-        if "chain_id" not in presets and options.app == "evm":
+        if "chain_id" not in presets:
             from cardinal.consumer import find_application  # noqa: PLC0415 - opens clients
 
             url = find_url(options.url, options.consuming.get("config"))

@@ -471,6 +471,7 @@ def test_a_batch_read_refuses_a_block_that_is_not_whole(topics: Topics) -> None:
         ({"url": "kafka://h", "onIncomplete": "wait"}, "on_incomplete"),
         ({"url": "kafka://h", "finality": "final"}, "finality must be one of latest, safe, finalized"),
         ({"url": "kafka://h", "table": "decoded_logs"}, "set table=decoded_logs and abi together"),
+        ({"url": "kafka://h", "app": "blob"}, "blocks is of evm streams: of blob read payload, events, raw"),
         ({"url": "kafka://h", "abi": "event A()"}, "set table=decoded_logs and abi together"),
         ({"url": "kafka://h", "table": "decoded_logs", "abi": "nowhere.json"}, "the path of its file.*nowhere.json"),
         ({"url": "kafka://h", "table": "decoded_logs", "abi": "[{"}, "abi is not JSON"),
