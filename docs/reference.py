@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 DOCS: Final = Path(__file__).parent
 
+_WIDTH: Final = 100
+"""Columns of a help text."""
+
 _TYPED: Final = DOCS.parent / "schemas/evm-tables.json"
 _MEANINGS: Final = {
     "_seq": "number of the change, from 1, without a gap",
@@ -146,8 +149,10 @@ def _line(text: str | None) -> str:
 
 
 def _commands() -> str:
-    context = click.Context(cardinal, info_name="cardinal")
-    return "\n".join(_group(cardinal, context)).rstrip() + "\n"
+    settings = {**cardinal.context_settings, "max_content_width": _WIDTH}
+    context = click.Context(cardinal, info_name="cardinal", terminal_width=_WIDTH, **settings)
+    whole = f"## cardinal\n\n```text\n{cardinal.get_help(context)}\n```\n"
+    return "\n".join([whole, *_group(cardinal, context)])
 
 
 def _group(group: click.Group, context: click.Context) -> Iterator[str]:
@@ -156,7 +161,7 @@ def _group(group: click.Group, context: click.Context) -> Iterator[str]:
         command = group.get_command(context, name)
         if command is None:
             continue
-        inner = click.Context(command, info_name=name, parent=context, terminal_width=100, max_content_width=100)
+        inner = click.Context(command, info_name=name, parent=context, terminal_width=_WIDTH, max_content_width=_WIDTH)
         if isinstance(command, click.Group):
             yield from _group(command, inner)
         else:

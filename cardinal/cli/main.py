@@ -79,7 +79,7 @@ def cardinal(log_level: str, log_format: Literal["text", "json"]) -> None:
     """Block streaming: a node's blocks on Kafka, complete and reorg-aware for consumers and Spark.
 
     Results go to standard output, the log goes to standard error. Exit status: 0 clean, 1 error, 2 usage error, 130 or
-    143 interrupted before the work was done. The options above precede the command.
+    143 interrupted before the work was done. These options stand before the command.
 
     \b
     Example:
