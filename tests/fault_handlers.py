@@ -45,6 +45,17 @@ class OnlyInMemory(Rows):
         return
 
 
+class CountsInMemory(Rows):
+    """Stores nothing, and leaves what a reorg removes: only the running handler shows it."""
+
+    def handle(self, update: ChainUpdate) -> None:
+        for block in update.added:
+            self.rows[str(block.number)] = self.rows.get(str(block.number), "") + "x"
+
+    def save(self) -> None:
+        return
+
+
 class IgnoresRemoved(Rows):
     def handle(self, update: ChainUpdate) -> None:
         for block in update.added:

@@ -104,11 +104,16 @@ def find_failure(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Result of a script: the reports of the processes, and the state or the failure."""
+    """Result of a script: the reports of the processes, and the state or the failure.
+
+    ``running``: the state before the last process, of a handler that stores nothing: it begins anew there, and sees no
+    reorg of a backlog.
+    """
 
     script: Script
     events: tuple[dict[str, Any], ...]
     state: str = ""
+    running: str | None = None
     reason: str | None = None
     details: tuple[str, ...] = ()
 
@@ -204,7 +209,8 @@ class FaultKit:
         if expected.reason is not None:
             return expected
         run = self._play(script, chain)
-        if run.reason is not None or run.state == expected.state:
+        wrong = next((state for state in (run.running, run.state) if state not in {None, expected.state}), None)
+        if run.reason is not None or wrong is None:
             return run
         wanted = " ".join(f"{name}?" if name in script.missing else name for name in final)
         if script.faults == 0 and tuple(script.names) == final:
@@ -217,7 +223,7 @@ class FaultKit:
         details = (
             f"compare    - the state after a run without faults over {wanted}",
             "           + the state after this run",
-            *(f"           {line}" for line in differences(expected.state, run.state, chain)),
+            *(f"           {line}" for line in differences(expected.state, wrong, chain)),
         )
         return replace(run, reason=reason, details=details)
 
@@ -239,7 +245,7 @@ class FaultKit:
         }
         events: list[dict[str, Any]] = []
         try:
-            at, state = 0, untouched
+            at, state, running = 0, untouched, None
             while True:
                 before = len(events)
                 events += self._workers.session(task | {"at": at, "state": state})
@@ -249,8 +255,10 @@ class FaultKit:
                     return _Run(script, tuple(events), reason=reason)
                 if state:
                     found = next(event["state"] for event in reported if "state" in event)
-                    return _Run(script, tuple(events), state=found)
+                    begins_anew = any(event.get("opened", "") is None for event in reported)
+                    return _Run(script, tuple(events), state=found, running=running if begins_anew else None)
                 state = at == len(script.steps) and events[-1]["ended"] == 0
+                running = next((event["running"] for event in reported if "running" in event), None)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -120,7 +120,7 @@ class _Session:
         self._handler = factory(Path(task["folder"]))
 
     def run(self) -> None:
-        """Run the script from the task's first step on."""
+        """Run the script from the task's first step on; at its end, report the state of the running handler."""
         script = parse(self._task["script"], self._chain)
         payloads = self._chain.payloads
         feed = Feed(self._chain.application, (payloads[name].hash for name in script.missing))
@@ -145,13 +145,15 @@ class _Session:
                     break
         if self._trace.kill_at is not None:
             self._trace.kill()
+        if not self._task["state"]:
+            self.state("running")
 
-    def state(self) -> None:
-        """Report the handler's state."""
+    def state(self, name: str = "state") -> None:
+        """Report the handler's state, under this name."""
         text = pprint.pformat(self._handler.state(), width=_STATE_WIDTH)
         if shown := _ADDRESS.search(text):
             raise TypeError(f"state() must return plain data, and an object in it reads {shown[0]}")
-        self._reply(state=text)
+        self._reply(**{name: text})
 
     def close(self) -> None:
         """Close the handler, if it has that method."""

@@ -145,6 +145,7 @@ def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.R
     ("handler", "reason"),
     [
         ("IgnoresRemoved", NOT_THE_CHAIN),
+        ("CountsInMemory", NOT_THE_CHAIN),
         ("CursorFirst", NOT_THE_CHAIN),
         ("CursorLast", NOT_THE_CHAIN),
         ("WritesInPlace", "the handler raised an error"),
