@@ -56,6 +56,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
+from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -265,8 +266,8 @@ class Consumer:
 
         True while the server answers, the reading does not lag by more than some seconds, everything that was there at
         opening has been delivered (no complete block above the head waits for its parent), no evicted block is being
-        re-read, and nothing is withheld for finality. An update counts as delivered when the next
-        one is requested.
+        re-read, nothing is withheld for finality, and not more blocks lack a quorum than a reorg may be deep. An update
+        counts as delivered when the next one is requested.
         """
         return (
             self.connected
@@ -274,6 +275,7 @@ class Consumer:
             and self._has_delivered_all
             and self._fetched is None
             and self.withheld is None
+            and self.without_quorum <= self.app.reorg_threshold
         )
 
     @property
@@ -317,6 +319,15 @@ class Consumer:
         """The reorg below a finalized block that is withheld; None where none is."""
         halts = self._options.on_finality_violation == "halt"
         return self._loop.follower.orderer.violation if halts else None
+
+    @property
+    def without_quorum(self) -> int:
+        """The complete blocks of one producer, of the one with the most, on which too few others agree.
+
+        Above the reorg threshold the consumer is not ready: another producer does not publish what it should.
+        """
+        reassembler = self._loop.follower.reassembler
+        return reassembler.undecided if isinstance(reassembler, QuorumReassembler) else 0
 
     @property
     def open_blocks(self) -> int:

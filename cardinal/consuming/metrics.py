@@ -53,6 +53,8 @@ class _Consumer(Protocol):
     @property
     def withheld(self) -> FinalityViolated | None: ...
     @property
+    def without_quorum(self) -> int: ...
+    @property
     def open_blocks(self) -> int: ...
     @property
     def held_bytes(self) -> int: ...
@@ -128,6 +130,8 @@ class ConsumerMetrics(Collector):
             return ""
         if (reorg := consumer.withheld) is not None:
             return f"a reorg below the finalized block {reorg.finalized} is withheld"
+        if (blocks := consumer.without_quorum) > consumer.app.reorg_threshold:
+            return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
         if awaited := consumer.awaited[:3]:
             return "; ".join(f"block {'?' if one.number is None else one.number} {one.lacks}" for one in awaited)
         consumer.refresh_lag()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import waiting
-from blocks import added, block, consumer, hash_of, line, publish, steps, until
+from blocks import Blocks, added, block, consumer, hash_of, line, publish, steps, until
 from cardinal.consumer import Consumer
+from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams import Divergence, Quarantined
 from cardinal.testing.memory import MemoryBroker
@@ -51,6 +52,22 @@ def test_no_wrong_block_is_delivered_and_every_lie_is_reported(broker: MemoryBro
     delivered = [dict(one.updates) for update in updates for one in update.added]  # type: ignore[union-attr] # it is whole
     assert delivered == [dict(one.updates) for one in truth]
     assert {event.block for event in events if isinstance(event, Divergence)} == {hash_of("7a"), hash_of("23a")}
+
+
+def test_producers_that_stay_behind_for_long_are_no_health(broker: MemoryBroker) -> None:
+    """The second of them has stopped: nothing has a quorum any more."""
+    end = Blocks().reorg_threshold + 4
+    publish(broker, line(1, 3), "b")
+    publish(broker, line(1, end), "c")
+    with agreed(broker, until="end") as reading:
+        assert steps(reading) == added(1, 3)
+        assert not reading.ready
+        assert ConsumerMetrics(reading).waits_for().startswith(f"{end - 3} blocks of one producer have no quorum")
+    publish(broker, line(1, end)[3:], "b")
+    with agreed(broker, until="end") as reading:
+        assert steps(reading) == added(1, end)
+        assert reading.without_quorum == 0
+        assert reading.ready
 
 
 def test_a_block_that_only_one_producer_sent_is_not_delivered_until_another_agrees(broker: MemoryBroker) -> None:

@@ -390,6 +390,16 @@ def test_a_flood_of_one_producer_leaves_the_others_alone() -> None:
     assert kinds(feed.all(ONE, "b")) == ["Completed"]
 
 
+def test_it_counts_what_one_producer_alone_has_completed() -> None:
+    feed = Feed(quorum(2, HONEST))
+    blocks = [block(f"{number}a", f"{number - 1}a") for number in range(1, 6)]
+    for one in blocks:
+        feed.all(one, HONEST[0])
+    assert feed.assembler.undecided == 5
+    feed.all(blocks[2], HONEST[1])
+    assert feed.assembler.undecided == 4
+
+
 def test_it_reports_the_used_part_of_the_fullest_producers_share() -> None:
     feed = Feed(quorum(2, HONEST, bounds=Bounds(open_blocks=80)))
     for number in range(6):

@@ -61,7 +61,7 @@ class Quiet:
 
     app = Blocks()
     ready = caught_up = connected = True
-    lag = open_blocks = held_bytes = 0
+    lag = open_blocks = held_bytes = without_quorum = 0
     lag_seconds = 0.0
     awaited = ()
     withheld = None

@@ -430,6 +430,11 @@ class QuorumReassembler:
         return min((number for number, _, _ in self._batches(block_hash)), default=None)
 
     @property
+    def undecided(self) -> int:
+        """The complete copies on which too few producers agree, of the producer with the most."""
+        return max(len(producer.votes) for producer in self._producers)
+
+    @property
     def fullness(self) -> float:
         """The part of its share that the fullest producer has used."""
         return max(producer.fullness for producer in self._producers)
