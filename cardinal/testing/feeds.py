@@ -202,14 +202,17 @@ async def _all(payloads: AsyncIterator[Payload]) -> list[Payload]:
 
 
 def _lawful(payloads: Sequence[Payload], published: Sequence[BlockRef]) -> None:
-    """Check that every parent was yielded before, is published, or is the parent of the first block."""
-    known = {ref.hash for ref in published}
+    """Check that every block is yielded once and after its parent, with the number after the parent's."""
+    known = {ref.hash: ref.number for ref in published}
     for payload in payloads:
         if not known:
-            known.add(payload.parent)
+            known[payload.parent] = payload.number - 1
         _check(payload.hash not in known, f"block {payload.number} is given once")
         _check(payload.parent in known, f"the parent of block {payload.number} comes before it")
-        known.add(payload.hash)
+        _check(
+            payload.number == known[payload.parent] + 1, f"block {payload.number} has its parent's number and one more"
+        )
+        known[payload.hash] = payload.number
 
 
 def _has(payloads: Sequence[Payload], chain: Sequence[BlockRef]) -> None:

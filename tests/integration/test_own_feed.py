@@ -7,6 +7,7 @@ import subprocess
 import tomllib
 from typing import TYPE_CHECKING
 
+import pytest
 from test_ledger_feed import Ledger
 
 from cardinal import Consumer, apps
@@ -30,6 +31,25 @@ def installed(folder: Path) -> dict[str, str]:
     inherited = environment()
     path = [str(folder), str(EXAMPLE), *filter(None, [inherited.get("PYTHONPATH")])]
     return {**inherited, "PYTHONPATH": os.pathsep.join(path)}
+
+
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        ("evm", "block 0 holds nothing that belongs on cardinal-7, but 'k/"),
+        ("blob", "block 6 follows block 4: a chain's numbers are consecutive"),
+    ],
+)
+def test_a_chain_that_consumers_could_not_read_is_refused(tmp_path: Path, app: str, says: str) -> None:
+    environ = installed(tmp_path)
+    with Ledger() as ledger:
+        for block in ledger.chain[5:]:
+            block["number"] += 1  # as of a ledger that leaves numbers out
+        command = [SCRIPTS / "cardinal", "produce", "--app", app, "--from", ledger.url, "--producer-id", "one"]
+        running = [*command, "--to", f"file://{tmp_path / 'stream'}"]
+        done = subprocess.run(running, env=environ, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert says in done.stderr
 
 
 def test_a_feed_of_a_package_publishes_its_ledger_and_goes_on_after_a_reorg(tmp_path: Path) -> None:

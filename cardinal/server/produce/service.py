@@ -23,9 +23,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import CardinalError, NodeAnswerError, NodeBehindError
+from cardinal.errors import CardinalError, ConfigurationError, IntegrityError, NodeAnswerError, NodeBehindError
 from cardinal.feeds import Learning
-from cardinal.protocols.streams.types import Finality
+from cardinal.protocols.streams.types import Finality, path_expression
 from cardinal.server.produce.compatibility import check_newest
 from cardinal.server.produce.conditions import LOG, Conditions
 from cardinal.server.produce.connection import connection_of
@@ -257,6 +257,7 @@ class ProduceService:
         if self._first is not None and self._stop is not None and self._first > self._stop:
             return  # an ingest node has it, and all that a reorg of it may reach
         async for payload in self._feed.follow(self._chain, start=self._first, until=self._stop):
+            self._check(payload)
             for step in self._grouping.receive(payload):
                 await self._add(step)
             if self._grouping.switch is not None:
@@ -265,6 +266,25 @@ class ProduceService:
             self._highest = max(payload.number, self._highest)
         for step in self._grouping.rest():
             await self._add(step)
+
+    def _check(self, payload: Payload) -> None:
+        """Refuse a feed of another application, and a number that does not follow its parent's."""
+        before, paths = self._newest, payload.updates
+        if before is not None and payload.parent == before.hash and payload.number != before.number + 1:
+            raise IntegrityError(
+                f"block {payload.number} follows block {before.number}: a chain's numbers are consecutive",
+                number=payload.number,
+                block_hash=payload.hash,
+                check="number",
+            )
+        if before is None and paths and getattr(self._app, "names", None):  # it has no other entries than it declares
+            known = [path_expression(one) for one in (*self._app.topics, *getattr(self._app, "prefixes", ()))]
+            if not any(one.match(path) for path in paths for one in known):
+                raise ConfigurationError(
+                    f"block {payload.number} holds nothing that belongs on {self._app.default_topic}, but "
+                    f"{next(iter(paths))!r}: name the application of its feed by --app",
+                    setting="app",
+                )
 
     async def _complete_later(self) -> None:
         """Of a feed that is followed: look once more after a while, and request blocks as the feed reaches them."""
