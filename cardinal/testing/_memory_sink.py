@@ -56,7 +56,7 @@ class MemorySink(Sink):
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the broker does not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
-            raise TransportError("this sink is closed; open another one")
+            raise TransportError("this producer is closed; open another one")
         return sum(map(self._check, messages))
 
     def post(self, block: Sequence[Routed], seal: Routed | None, done: Done, written: Written | None = None) -> None:

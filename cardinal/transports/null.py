@@ -35,7 +35,7 @@ class NullSink(Sink):
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages of another stream: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
-            raise TransportError("this sink is closed; open another one")
+            raise TransportError("this producer is closed; open another one")
         for message in messages:
             if message.topic not in self._topics:
                 raise TopicError(f"the topic {message.topic} is not of this stream", topic=message.topic)

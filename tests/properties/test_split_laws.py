@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from cardinal.apps.blob import Blob
 from cardinal.errors import ConfigurationError, SplitError
 from cardinal.protocols.streams import (
     Batch,
@@ -270,6 +271,10 @@ REFUSED: list[tuple[Payload, object]] = [
     (payload(hash=b"short"), b"short"),
     (payload(parent=b"short"), b"short"),
     (payload(parent=h("1a")), h("1a")),
+    (Blob(1, h("1a"), h("0g")), None),
+    (payload(hash="0x11"), None),
+    (payload(number="1"), None),
+    (payload(weight=1.5), None),
     (payload(number=-1), None),
     (payload(number=2**63), None),
     (payload(weight=-1), None),

@@ -92,7 +92,7 @@ class Committer:
     def check(self) -> None:
         """TransportError where no more calls are accepted."""
         if self._closed:
-            raise TransportError("this sink is closed; open another one")
+            raise TransportError("this producer is closed; open another one")
         if self._failure is not None:
             raise self._failure
 

@@ -119,7 +119,7 @@ class KafkaSink(Sink):
     def check(self, messages: Sequence[Routed]) -> int:
         """Refuse messages that the topics do not carry: see :meth:`cardinal.transports.base.Sink.check`."""
         if self._closed:
-            raise TransportError("this sink is closed; open another one")
+            raise TransportError("this producer is closed; open another one")
         if self._outbound.stopped is not None:
             raise self._failed(self._outbound.stopped, b"")
         total = 0
@@ -301,7 +301,7 @@ class KafkaSink(Sink):
     def _count_in(self) -> None:
         with self._lock:
             if self._closed:
-                raise TransportError("this sink is closed; open another one")
+                raise TransportError("this producer is closed; open another one")
             self._calls += 1
 
     def _count_out(self) -> None:

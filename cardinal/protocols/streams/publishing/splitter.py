@@ -229,9 +229,17 @@ def split_reorg(
 
 
 def _check_identity(payload: Payload) -> None:
+    if not isinstance(payload, Payload):
+        raise SplitError(
+            f"a Payload is published, not {type(payload).__name__}: the function payload() of its application makes one"
+        )
     for name, value in (("hash", payload.hash), ("parent", payload.parent)):
+        if not isinstance(value, bytes):
+            raise SplitError(f"the payload's {name} must be {HASH_SIZE} bytes, not {value!r}")
         if len(value) != HASH_SIZE:
             raise SplitError(f"the payload's {name} must be {HASH_SIZE} bytes, not {len(value)}", path=value)
+    if not (isinstance(payload.number, int) and isinstance(payload.weight, int)):
+        raise SplitError(f"number and weight must be integers, not {payload.number!r} and {payload.weight!r}")
     if payload.hash == payload.parent:
         raise SplitError(f"block {payload.number} names itself as its own parent", path=payload.hash)
 
