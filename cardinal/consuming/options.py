@@ -143,9 +143,8 @@ class ConsumerOptions:
         _at_least(1, self.max_update, "max_update")
         _at_least(0, self.topics_timeout, "topics_timeout")
         _at_least(0, 0 if self.idle_timeout is None else self.idle_timeout, "idle_timeout")
-        for setting, texts in (("tracked", self.tracked), ("producers", self.producers)):
-            if isinstance(texts, bytes) or (setting == "producers" and isinstance(texts, str)):
-                raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
+        _several(() if isinstance(self.tracked, str) else self.tracked or (), "tracked")
+        _several(self.producers, "producers")
         _function(self.heal, "heal")
         _function(self.on_event, "on_event")
         for setting, choices in _CHOICES.items():
@@ -298,12 +297,19 @@ def application_of(url: str | TransportUrl, app: str | Application, chain_id: in
     return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
 
 
+def _several(texts: object, setting: str) -> None:
+    if isinstance(texts, bytes | str) or not isinstance(texts, Iterable):
+        raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
+
+
 def _function(value: object, setting: str) -> None:
     if value is not None and not callable(value):
         raise ConfigurationError(f"{setting} must be a function, not {value!r}", setting=setting)
 
 
 def _check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) -> None:
+    if not isinstance(whitelist, Mapping):
+        raise ConfigurationError("whitelist maps numbers to hashes: {number: hash}", setting="whitelist")
     for number, pinned in whitelist.items():
         if isinstance(number, bool) or not isinstance(number, int):
             raise ConfigurationError(f"whitelist: {number!r} is no block number; give an int", setting="whitelist")
