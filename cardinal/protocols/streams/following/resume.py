@@ -160,7 +160,7 @@ def check(settings: FollowerSettings, cursor: Cursor) -> None:
         )
     if cursor.lineage[:SHORT] != settings.fingerprint():
         raise CursorMismatchError(
-            "this cursor was made with another whitelist, threshold, policy or choice of prefixes; "
+            "this cursor was made with another whitelist, reorg threshold, policy, producers or `tracked`; "
             "pass the same options, or start without a cursor",
             expected=settings.fingerprint().hex(),
             found=cursor.lineage[:SHORT].hex(),
