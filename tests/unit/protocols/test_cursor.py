@@ -105,7 +105,7 @@ def test_a_cursor_of_another_chain_or_with_other_options_is_refused() -> None:
     cursor = Follower(settings).cursor()
     with pytest.raises(CursorMismatchError, match="belongs to evm on evm:1, not to evm on evm:5"):
         Follower(FollowerSettings("evm", "evm:5"), cursor)
-    with pytest.raises(CursorMismatchError, match="another whitelist, threshold"):
+    with pytest.raises(CursorMismatchError, match="another whitelist, reorg threshold"):
         Follower(FollowerSettings("evm", "evm:1", reorg_threshold=7), cursor)
 
 
