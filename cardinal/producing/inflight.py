@@ -344,11 +344,8 @@ class InFlight:
 
     def proceed(self) -> None:
         """Send what the queue has freed, unless another thread (or a caller of this one) is at it."""
-        mine = False
         while True:
             with self._lock:
-                self._working = self._working and not mine
-                mine = False
                 block_hash = None if self._working else self._queue.next_free()
                 if block_hash is None:
                     return
@@ -369,7 +366,8 @@ class InFlight:
                 self._rest()
                 self._fail(publication, error)
             else:
-                mine = not self._sending.one_at_a_time
+                if not self._sending.one_at_a_time:
+                    self._rest()
 
     def stop(self) -> None:
         """Admit nothing any more, and wake every waiter."""
