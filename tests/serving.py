@@ -116,13 +116,6 @@ def fill(broker: MemoryBroker, count: int, size: int = 100, first: int = 0) -> N
     sink.close()
 
 
-def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def listens(port: int) -> bool:
     """Whether somebody listens."""
     with socket.socket() as probe:

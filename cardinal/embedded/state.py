@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import random
 import socket
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 _FILE = "broker.json"
 _PORTS = range(18000, 32000)
+_turn = itertools.cycle(random.SystemRandom().sample(_PORTS, len(_PORTS)))
+"""The ports in an order that no other process has, also where tests seed ``random``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +129,13 @@ def next_state(old: BrokerState | None, port: int | None, *, member: bool = Fals
 def free_port(*, exclude: Collection[int] = ()) -> int:
     """A free port of 127.0.0.1 that is not in ``exclude``.
 
+    A process is given another port each time, so that ports that are chosen now and used later stay apart.
+
     Raises:
         EmbeddedBrokerError: no port is free.
 
     """
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in itertools.islice(_turn, len(_PORTS)):
         if port not in exclude and is_free(port):
             return port
     raise EmbeddedBrokerError(f"no port between {_PORTS.start} and {_PORTS.stop - 1} is free: stop what listens there")

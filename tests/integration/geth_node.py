@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,6 +23,7 @@ from ethereum_blocks import text
 from geth_chains import CHAIN_ID, GethChain, cancun
 from signing import Wallet
 
+from cardinal.embedded import free_port
 from cardinal.embedded.directories import cache_folder
 
 VERSION = "1.16.9"
@@ -175,7 +175,7 @@ async def geth(folder: Path, chain: Callable[[Path, Wallet], GethChain] = cancun
     """A node of a fresh chain; ended at the end. ``more`` are options of geth for its first block and for its run."""
     wallet = Wallet(SECRET, CHAIN_ID)
     binary, made = await asyncio.to_thread(_prepared, folder, chain, wallet, more)
-    ports = http, ws, engine = _free_ports(3)
+    ports = http, ws, engine = free_port(), free_port(), free_port()
     options = [
         *("--networkid", str(CHAIN_ID), "--nodiscover", "--maxpeers", "0", "--port", "0"),
         *("--http", "--http.port", str(http), "--http.api", "eth,debug,net"),
@@ -223,17 +223,6 @@ async def _answers(node: Geth, process: asyncio.subprocess.Process) -> None:
                 await asyncio.sleep(0.05)
             else:
                 return
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _base64(data: bytes) -> bytes:

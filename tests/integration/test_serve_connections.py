@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cardinal.embedded import free_port
 from cardinal.errors import (
     CardinalError,
     RefusedError,
@@ -30,7 +31,7 @@ from cardinal.transports import open_source
 from cardinal.transports.websocket.protocol import Failed, FindTime, Read, Reason, decode_frame
 from damaged_logs import COUNT, middle, recording
 from scripted_server import TP, Scripted, begin, grant, join
-from serving import APP, DEADLINE, fill, free_port, from_start, read, serving, until
+from serving import APP, DEADLINE, fill, from_start, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

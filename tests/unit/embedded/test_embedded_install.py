@@ -272,6 +272,11 @@ def test_a_port_that_somebody_listens_on_is_not_free() -> None:
             assert not is_free(port)
 
 
+def test_ports_that_are_chosen_before_they_are_used_are_all_different() -> None:
+    chosen = [free_port() for _ in range(300)]
+    assert len({*chosen}) == 300
+
+
 def test_properties_survive_java_s_reading_of_them() -> None:
     text = properties.properties(BrokerState("id", 1, 2, 3), {"some.path": "a\\b é 𝄞"})
     assert "some.path=a\\\\b \\u00e9 \\ud834\\udd1e\n" in text
