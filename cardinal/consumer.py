@@ -19,7 +19,7 @@ Rules:
 3. A backlog is delivered as few large updates: reorgs that were over when it was read do not appear in it.
 4. Memory is bounded: partitions that run ahead are paused, and blocks that stay incomplete are bounded.
 5. Everything that is not an update (divergences, rejected records, incomplete blocks, pings, …) goes to ``on_event``.
-6. That the server is away, and that it is back, goes to the logger ``cardinal.consumer``.
+6. That the server is unreachable, and that it is back, goes to the logger ``cardinal.consumer``.
 
 A consumer belongs to one thread at a time. :meth:`Consumer.close` and the properties may be used from any thread.
 """
@@ -280,7 +280,7 @@ class Consumer:
 
     @property
     def connected(self) -> bool:
-        """The server answers. It is false some seconds after the server went away, and true when it is back."""
+        """The server answers. False some seconds after the server became unreachable, true when it is back."""
         return self._health.connected
 
     @property
@@ -394,7 +394,7 @@ class Consumer:
             self._log_connection()
 
     def _log_connection(self) -> None:
-        """Log that the server went away or is back."""
+        """Log that the server became unreachable or is back."""
         if self.connected == (self._away_since is None):
             return
         if self._away_since is None:

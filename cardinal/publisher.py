@@ -7,8 +7,8 @@ Rules:
 2. A block's future ends when a node has acknowledged it. It fails with :class:`~cardinal.errors.OrphanedError` where
    the block leaves the chain before: a node may have it, or never get it, and consumers follow the heavier chain in
    both cases.
-3. One node of the URL is used at a time; where it is away, late or refuses, the next one is, and it gets everything
-   that is not acknowledged.
+3. One node of the URL is used at a time; where it is unreachable, late or refuses, the next one is, and it gets
+   everything that is not acknowledged.
 4. ``add`` waits while too many blocks or bytes are held. It never drops and never queues without bound.
 5. A node that needs blocks which are not held any more fails everything that is, with
    :class:`~cardinal.errors.NodeBehindError`: publish again from its ``number`` on. So does a node that is ahead of

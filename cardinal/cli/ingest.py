@@ -108,10 +108,10 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     """Accept blocks from publishers, acknowledge them when they are verified and durable, and publish them.
 
     Publishers push over gRPC, as they do to Hiero's block nodes; of several copies of a block one wins. A broker that
-    is away is waited for: blocks are accepted meanwhile. SIGINT and SIGTERM stop the node; a restart continues.
+    is unreachable is waited for: blocks are accepted meanwhile. SIGINT and SIGTERM stop the node; a restart continues.
     /readyz fails while blocks are not accepted or not promoted, and names the reason.
 
-    With --peers a node that was away catches up by itself: what its publishers no longer hold it fetches from other
+    With --peers a node that was down catches up by itself: what its publishers no longer hold it fetches from other
     nodes, which serve it with --peer-listen, and verifies it as a published block. Each node still acknowledges and
     publishes on its own, to topics of its own or to shared ones; nodes agree on nothing, and a block is on one disk
     when it is acknowledged. A node can fetch what another one has not published yet, and its last --retain-blocks. An

@@ -120,7 +120,7 @@ def produce(
     Node and stream are URLs, or names of the file in --config. --lag, --finality, --state and --workers may also be
     set there, or behind a node URL's #, as in https://node#token_file=PATH&lag=3.
     With ingest:// the blocks are pushed to ingest nodes, which acknowledge, agree on and publish them.
-    A node or a broker that is away is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
+    An unreachable node or broker is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
     again: missing blocks are published then.
 
     \b

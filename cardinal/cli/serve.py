@@ -105,7 +105,7 @@ def serve(  # noqa: PLR0917 - click passes options by name
 ) -> None:
     """Send a stream to many clients over websockets; it is read once.
 
-    Waits for a stream that does not exist yet, or whose server is away. Clients open it as ws://HOST:PORT, or
+    Waits for a stream that does not exist yet, or whose server is unreachable. Clients open it as ws://HOST:PORT, or
     wss://HOST:PORT with --cert-file. SIGINT and SIGTERM stop the server; clients wait for its return and resume.
 
     \b

@@ -137,7 +137,7 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
             click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
     click.echo(f"  producers  {'ping':>8}  {'blocks':>7}  {'first':>7}  {'lag':>8}  {'newest':>10}  id")
     for producer in state.producers:
-        alive = click.style("alive    ", fg="green") if producer.alive else click.style("away     ", fg="red")
+        alive = click.style("alive    ", fg="green") if producer.alive else click.style("silent   ", fg="red")
         click.echo(
             f"  {alive}  {age(producer.ping_age):>8}  {producer.blocks:>7}  {producer.first:>7}  "
             f"{age(producer.lag):>8}  {'-' if producer.newest is None else producer.newest:>10}  {producer.name}"

@@ -65,7 +65,7 @@ def tail(
     """Print the chain updates of a stream as they come.
 
     URL is a stream's URL, or its name in the settings file. Other reports of the stream (incomplete blocks, producers
-    that disagree, a broker that is away) are in the log, on standard error.
+    that disagree, an unreachable broker) are in the log, on standard error.
 
     Table: one line for each added block (+) and each removed block (-), and one before each reorg. Age: time since the
     block's timestamp. A block without its content reads `missing`.

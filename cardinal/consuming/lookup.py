@@ -36,7 +36,7 @@ _APART: Final = 16
 """Blocks for each partition of the Batches within which one is sure to come in every partition."""
 _ENDED: Final = object()
 _AWAY_SECONDS: Final = 1.0
-"""Until a server that was away is queried again."""
+"""Until an unreachable server is queried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class AncestorLookup:
     def poll(self, number: int, lowest: BlockRef, timeout: float) -> Mapping[bytes, bytes] | None:
         """Advance the look-up of the chain from the lowest remembered block down to a number; another one ends.
 
-        Returns hash to parent hash of what was found; None: not yet, or the server is away. Raises as opening and
-        assigning a source does.
+        Returns hash to parent hash of what was found; None: not yet, or the server is unreachable. Raises as opening
+        and assigning a source does.
         """
         if time.monotonic() < self._away_until:
             return None

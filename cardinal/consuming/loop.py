@@ -30,7 +30,7 @@ _POLL_SECONDS: Final = 0.2
 _QUIET_SECONDS: Final = 5.0
 """Without a record, after which nothing is about to come."""
 _DOUBT_SECONDS: Final = 30.0
-"""For blocks below a stream's start, counted from when everything was read: a broker that is away is back by then."""
+"""For blocks below a stream's start, counted from when everything was read: an unreachable broker is back by then."""
 _LOOKUP_SECONDS: Final = 0.05
 """For a poll of older Batches when nothing of the stream was there: so long its next record may have to wait."""
 

@@ -2,7 +2,7 @@
 
 They are queried on another thread, one request at a time, and only when a caller requires a newer answer than the
 newest one. The reading thread never waits: it calls again. An answer that has to prove something is requested after the
-moment that the caller names. A server that is away is queried again; any other error is raised once.
+moment that the caller names. An unreachable server is queried again; any other error is raised once.
 
 The methods belong to the thread that reads the source, but for :meth:`Watermarks.refresh`; attributes and properties
 may be read from any thread.
@@ -71,7 +71,7 @@ class Watermarks:
     def after(self, moment: float) -> Marks | None:
         """The newest answer if it was requested after this moment; None: not answered yet, and requested.
 
-        Raises as ``Source.watermarks``, but for a server that is away.
+        Raises as ``Source.watermarks``, but for an unreachable server.
         """
         in_flight = self._requested_at is not None  # first: an answer that comes meanwhile is complete before it ends
         if self._error is not None:

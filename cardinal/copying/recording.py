@@ -159,7 +159,7 @@ class Recorder:
         now = time.monotonic()
         if now - self._watermarks_at >= _WATERMARKS_SECONDS:
             self._watermarks_at = now
-            with contextlib.suppress(UnreachableError), self._channels_may_go():  # the server is away: retried
+            with contextlib.suppress(UnreachableError), self._channels_may_go():  # the server is unreachable: retried
                 self._update_watermarks()
         if now - self._topics_checked_at >= _TOPICS_SECONDS:
             self._topics_checked_at = now

@@ -75,7 +75,7 @@ class FeedHealer:
         """All messages of a block; none where the node does not have it.
 
         Raises:
-            FeedError: the node is away or is of another kind, or the block fails its checks.
+            FeedError: the node is unreachable or is of another kind, or the block fails its checks.
 
         """
         payload = self._run(self._by_hash.block(lacking.block), self._seconds)

@@ -183,7 +183,7 @@ class Sink(Protocol):
         raise ConfigurationError("this transport has no transactions: use kafka:// with transactional=update")
 
     def uncommitted_ends(self) -> Mapping[Partition, int] | None:
-        """The end of each partition of the default topic, open transactions included; None: the server is away.
+        """The end of each partition of the default topic, open transactions included; None: the server is unreachable.
 
         A reader that has reached these ends has seen the outcome of each of these transactions.
         """

@@ -93,7 +93,7 @@ def finish(source: Source, search: Search[_Answer]) -> _Answer:
                 topic, number = min(left)
                 raise UnreachableError(
                     f"the records of {topic}:{number} did not arrive within {_IDLE_SECONDS:.0f} s: "
-                    "the server is away, or the connection is too slow; retry",
+                    "the server is unreachable, or the connection is too slow; retry",
                     address=topic,
                 )
     except StopIteration as ended:

@@ -94,7 +94,7 @@ def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink
 
     Raises:
         ConfigurationError: the URL or an option cannot work.
-        UnreachableError, RefusedError, TopicError: the server is away, refuses us, or has unsuitable topics.
+        UnreachableError, RefusedError, TopicError: the server is unreachable, refuses us, or has unsuitable topics.
 
     """
     _check_app(app)
@@ -115,7 +115,7 @@ def open_source(
 
     Raises:
         ConfigurationError: the URL or an option cannot work.
-        UnreachableError, RefusedError, TopicError: the server is away, refuses us, or has no such topic.
+        UnreachableError, RefusedError, TopicError: the server is unreachable, refuses us, or has no such topic.
 
     """
     _check_app(app)

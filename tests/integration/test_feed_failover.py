@@ -378,7 +378,7 @@ def test_node_is_waited_for_without_end_where_no_patience_is_set() -> None:
     retries = RetryPolicy("http://node", FeedSettings(), lambda: now[0])
     away = NodeUnreachableError("no node answers at http://node", address="http://node")
     for now[0] in (0.0, 3_600.0, 1e9):
-        assert retries.away(away, delivered=False) == FeedSettings().poll
+        assert retries.unreachable(away, delivered=False) == FeedSettings().poll
         assert retries.waits_for == str(away)
 
 

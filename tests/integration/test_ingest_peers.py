@@ -1,4 +1,4 @@
-"""Ingest nodes that are linked: one that was away pulls what it lacks, and a bad peer costs its own link only."""
+"""Ingest nodes that are linked: one that was down pulls what it lacks, and a bad peer costs its own link only."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ async def push(one: Publisher, numbers: Iterable[int]) -> None:
             pass
 
 
-# --- a node that was away ---------------------------------------------------------------------------------------------
+# --- a node that was down ---------------------------------------------------------------------------------------------
 
 
 @on_loop

@@ -1,4 +1,4 @@
-"""The source and the consumer on a real broker: retention, topics that come and go, groups, a broker that is away."""
+"""The source and the consumer on a real broker: retention, topics that come and go, groups, an unreachable broker."""
 
 from __future__ import annotations
 

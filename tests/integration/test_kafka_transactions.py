@@ -212,7 +212,7 @@ def test_a_killed_broker_holds_transactions_up_and_loses_nothing(
             while failed:  # aborted with the broker
                 again = failed.pop()
                 producer.add(again).add_done_callback(partial(ended, again))
-        except ClientStoppedError:  # it was away for longer than a transaction may be open: a new one sends the rest
+        except ClientStoppedError:  # unreachable for longer than a transaction may be open: a new one sends the rest
             producer.close()
             left = sorted({one.hash: one for one in (again, *failed)}.values(), key=lambda payload: payload.number)
             failed.clear()

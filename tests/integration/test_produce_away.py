@@ -1,4 +1,4 @@
-"""`cardinal produce` while its node is away: at the start, and later."""
+"""`cardinal produce` while its node is unreachable: at the start, and later."""
 
 from __future__ import annotations
 

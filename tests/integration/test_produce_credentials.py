@@ -69,7 +69,7 @@ async def test_token_is_given_as_other_secrets_are(tmp_path: Path, way: str) -> 
             environ = {"CARDINAL_OWN_URL": node.url, "CARDINAL_OWN_TOKEN": TOKEN}
         elif way == "environment's file":
             environ = {"CARDINAL_OWN_URL": f"{node.url}#poll=1", "CARDINAL_OWN_TOKEN_FILE": str(file)}
-        else:  # the first is away
+        else:  # the first is unreachable
             other.demand = Demand.bearer(TOKEN)
             arguments[1] = f"http://127.0.0.1:1#token=s3cr3t,{other.url}#token_file={file}&attempts=1"
         if config.exists():

@@ -313,7 +313,7 @@ def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
     def watermarks(source: MemorySource) -> dict[Partition, tuple[int, int]]:
         if away and "block-re-0x01" in source._topics:
             away.clear()
-            raise UnreachableError("the server is away", address="there")
+            raise UnreachableError("the server is unreachable", address="there")
         return answer(source)
 
     monkeypatch.setattr(MemorySource, "watermarks", watermarks)

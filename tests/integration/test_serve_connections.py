@@ -146,7 +146,7 @@ def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: Mem
         known = source.partitions()
         served.stop()
         assert source.poll(10, 0.3) == []
-        with pytest.raises(UnreachableError, match="is away"):
+        with pytest.raises(UnreachableError, match="is unreachable"):
             source.watermarks()
         assert source.partitions() == known
         fill(broker, 50)
@@ -314,10 +314,10 @@ def test_an_error_of_what_is_served_ends_a_reading_and_is_not_the_clients(
 
 
 class Refusing(MemorySource):
-    """It fails while its server is away."""
+    """It fails while its server is unreachable."""
 
     away = False
-    error: CardinalError = UnreachableError("the broker is away", address="broker")
+    error: CardinalError = UnreachableError("the broker is unreachable", address="broker")
 
     def poll(self, limit: int, timeout: float) -> list[Record]:
         self._check()

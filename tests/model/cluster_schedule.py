@@ -47,7 +47,7 @@ def kills(cluster: Cluster) -> None:
 
 
 def cuts(cluster: Cluster) -> None:
-    """One direction of a link is cut; the log may be away for a while."""
+    """One direction of a link is cut; the log may be unreachable for a while."""
     if cluster.stop:
         return
     draw, chaos = cluster.random, cluster.chaos

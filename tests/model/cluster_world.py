@@ -61,7 +61,7 @@ class Chaos:
         latency: bounds of a link's delay.
         crash: chance of a crash around a commit.
         kill, cut: seconds between kills and between cuts of one direction.
-        away: chance that the log is away for a while, per cut.
+        away: chance that the log is unreachable for a while, per cut.
         claim_lost, claim_doubled, claim_late: chances of an append.
         abort, unclear, late: chances of a failed transaction, of a commit without an answer, of a doubled end.
         disks: chance that a kill loses or restores the disk.

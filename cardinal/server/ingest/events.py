@@ -49,6 +49,6 @@ def event_of(effect: Effect) -> tuple[str, str]:
         case SourceError():
             return "source_error", "there is no publisher"
         case NodeError():
-            return "node_error", "a block could not be stored: all publishers were sent away"
+            return "node_error", "a block could not be stored: all publishers were disconnected"
         case _:
             return "other", str(effect)

@@ -160,7 +160,8 @@ class IngestNode:
         self._streams[connection] = _Stream(identity, deliver)
         self._carry_out(self._arbiter.connect(connection, identity, self._now()))
         if crowded:
-            self._event("crowded", f"the publisher {identity} was sent away: {self._limits.publishers} are connected")
+            allowed = self._limits.publishers
+            self._event("crowded", f"the publisher {identity} was disconnected: {allowed} are connected")
         if crowded or self._closing or self.refuses:
             status = Status.SUCCESS if self._closing else Status.ERROR
             self._carry_out(self._arbiter.end(connection, status, self._now()))

@@ -84,7 +84,7 @@ class Conditions:
                 one.logged = now
 
     async def answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Repeat a call, with growing pauses, while a node or a broker is away; its answer.
+        """Repeat a call, with growing pauses, while a node or a broker is unreachable; its answer.
 
         Raises:
             CardinalError: of the call, where waiting does not heal it.

@@ -193,7 +193,7 @@ class StreamConnection:
         return self._producer.add(payloads_of(step)[0])
 
     async def renew(self, error: CardinalError) -> None:
-        """Replace the producer, however long the broker is away. A stream whose topics were deleted is not begun."""
+        """Replace the producer, once the broker answers. A stream whose topics were deleted is not begun."""
         if self._producer is None:
             raise error
         LOG.warning("the producer failed and is replaced: %s", error)

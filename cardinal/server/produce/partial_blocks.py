@@ -119,7 +119,7 @@ class PartialBlocks:
         for block_hash in list(self._partial):
             if len(fetched) == _HELD:
                 await self._send(fetched)
-            with contextlib.suppress(FeedError):  # it stays reported; `follow` raises where the node is away
+            with contextlib.suppress(FeedError):  # it stays reported; `follow` raises where the node is unreachable
                 payload = await self._feed.block(block_hash)
                 (self._absent.add if payload is None else self._absent.discard)(block_hash)
                 if payload is not None and payload.number > highest:

@@ -3,7 +3,7 @@
 Rules:
 
 1. Blocks are submitted in the feed's order. No more are requested from the feed while the producer has no capacity.
-2. A node or a broker that is away is waited for, at the start too (:mod:`.conditions`). A block that was not
+2. An unreachable node or broker is waited for, at the start too (:mod:`.conditions`). A block that was not
    acknowledged is submitted again (:mod:`.retry_queue`), to a new producer where one has failed (:mod:`.connection`).
    An error that time does not heal ends the service.
 3. When it is stopped it takes no further block and waits for those in flight.

@@ -293,7 +293,7 @@ class Client:
                     await self._changed()
 
     async def _check_ends(self, plan: Plan, upstream: Upstream) -> None:
-        """End a reading beyond the end: the topic was recreated while the client was away."""
+        """End a reading beyond the end: the topic was recreated while the client was unreachable."""
         ends = upstream.ring.ends
         if any(at > ends.get(tp, 0) for tp, at in plan.positions.items()):
             try:

@@ -134,7 +134,7 @@ class ServeService:
         )
 
     async def start(self, app: Topics) -> None:
-        """Open the stream, then listen. Waits for topics that do not exist yet, or for a server that is away.
+        """Open the stream, then listen. Waits for topics that do not exist yet, or for an unreachable server.
 
         Arguments:
             app: the application whose topics the stream has.

@@ -249,7 +249,7 @@ class Upstream:
     async def _find_partitions(self) -> None:
         """Query new partitions periodically, which also detects an outage.
 
-        A source whose server is away only delivers nothing; a query fails or times out.
+        A source whose server is unreachable only delivers nothing; a query fails or times out.
         """
         while True:
             await asyncio.sleep(_LOOK_SECONDS)

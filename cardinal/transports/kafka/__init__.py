@@ -115,7 +115,7 @@ def _open(settings: KafkaSettings, app: Topics, producer_id: str, log: TopicInfo
         ends = cluster.ends(partitions, committed=False)
         sink.heartbeat([partition for partition in partitions if ends[partition] == 0], settings.connect_timeout)
     except BaseException:
-        run_in_thread(sink.close, "cardinal-kafka-closing")  # it may wait for a broker that is away
+        run_in_thread(sink.close, "cardinal-kafka-closing")  # it may wait for an unreachable broker
         raise
     return sink
 

@@ -165,7 +165,7 @@ class Cluster:
 
         Raises:
             TopicError: one of the topics that are ``needed`` was deleted.
-            UnreachableError, RefusedError, TransportError: the broker is away, refuses, or failed.
+            UnreachableError, RefusedError, TransportError: the broker is unreachable, refuses, or failed.
 
         """
         deadline = time.monotonic() + self._settings.connect_timeout
@@ -276,7 +276,7 @@ class TopicAdmin:
 
         Raises:
             TopicError: a topic cannot be created, or cannot carry the stream.
-            UnreachableError, RefusedError: the broker is away or says no.
+            UnreachableError, RefusedError: the broker is unreachable or says no.
 
         """
         metadata = self._cluster.metadata()
@@ -291,7 +291,7 @@ class TopicAdmin:
 
         Raises:
             TopicError: it cannot be created, has several partitions, or cannot carry the stream.
-            UnreachableError, RefusedError: the broker is away or says no.
+            UnreachableError, RefusedError: the broker is unreachable or says no.
 
         """
         metadata = self._cluster.metadata()
@@ -310,7 +310,7 @@ class TopicAdmin:
 
         Raises:
             TopicError: it cannot be created.
-            UnreachableError, RefusedError: the broker is away or says no.
+            UnreachableError, RefusedError: the broker is unreachable or says no.
 
         """
         self._submit([NewTopic(name, 1, replication, config={**self._settings_of_new(), **config})])
@@ -320,7 +320,7 @@ class TopicAdmin:
         """A topic as it is; None where there is none, which takes a moment: one broker may not know of it yet.
 
         Raises:
-            UnreachableError, RefusedError: the broker is away, or does not permit to read the topic's settings.
+            UnreachableError, RefusedError: the broker is unreachable, or does not permit to read the topic's settings.
 
         """
         deadline = time.monotonic() + _GONE_SECONDS
@@ -340,7 +340,7 @@ class TopicAdmin:
 
         Raises:
             TopicError: a topic cannot be deleted.
-            UnreachableError, RefusedError: the broker is away or says no.
+            UnreachableError, RefusedError: the broker is unreachable or says no.
 
         """
         if not names:

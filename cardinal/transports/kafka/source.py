@@ -7,8 +7,8 @@ Rules:
    with the next offset (``enable.partition.eof``).
 3. Expired offsets are an error that names them, never skipped silently.
 4. With ``group.id``, the client commits positions every few seconds and when it is closed, so that common tools show
-   the lag; they are never read, and no call waits for long for a broker that is away.
-5. The client reconnects to a broker that is away; a refusal is an error.
+   the lag; they are never read, and no call waits for long for an unreachable broker.
+5. The client reconnects to an unreachable broker; a refusal is an error.
 6. A client that no longer fetches a partition is replaced by a new one (:mod:`.watchdog`).
 7. Partitions are only ever added. A topic that two queries in a row did not find was deleted.
 """
@@ -69,7 +69,7 @@ class KafkaSource(Source):
 
     Raises:
         TopicError: a topic does not exist.
-        UnreachableError, RefusedError: the broker is away or refuses.
+        UnreachableError, RefusedError: the broker is unreachable or refuses.
 
     """
 
@@ -324,7 +324,7 @@ class KafkaSource(Source):
         """The error for a partition whose broker has nothing at our position.
 
         Raises:
-            UnreachableError: the broker is away.
+            UnreachableError: the broker is unreachable.
 
         """
         at = self._positions.get(tp, 0)
@@ -349,5 +349,5 @@ class KafkaSource(Source):
 
 
 def _close_later(client: Consumer) -> Future[None]:
-    """Close a client on another thread: it may wait for a broker that is away."""
+    """Close a client on another thread: it may wait for an unreachable broker."""
     return run_in_thread(client.close, "cardinal-kafka-closing")

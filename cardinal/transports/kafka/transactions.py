@@ -15,8 +15,8 @@ Rules:
    that was lost since the transaction began, though its commit was reported and its call ends well.
 4. The error is a :class:`~cardinal.errors.ClientStoppedError`: a new producer sends again. Where a second producer with
    our transactional id fences us, it is a :class:`~cardinal.errors.FencedError`. The broker does so with the same code
-   when a transaction was open for too long (we were stopped, or the broker was away); our own clock tells the two
-   apart. Two producers never fence each other in turn: the one whose transaction was not overdue ends.
+   when a transaction was open for too long (we were stopped, or the broker was unreachable); our own clock tells the
+   two apart. Two producers never fence each other in turn: the one whose transaction was not overdue ends.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class TransactionalKafkaSink(KafkaSink):
         topics, self._behind_markers = self._behind_markers, set()
         partitions = [(topic, number) for topic in sorted(topics) for number in range(self._topics[topic].partitions)]
         if partitions:
-            with contextlib.suppress(CardinalError):  # a broker that is away fails transactions
+            with contextlib.suppress(CardinalError):  # an unreachable broker fails transactions
                 self._plain.beat(partitions)
 
     def _transaction(self, call: _Call) -> None:
@@ -352,7 +352,8 @@ class TransactionalKafkaSink(KafkaSink):
 
         Raises:
             ConfigurationError: the broker refuses the transaction timeout.
-            UnreachableError, RefusedError, FencedError: the broker is away or refuses; another client acquires it too.
+            UnreachableError, RefusedError, FencedError: the broker is unreachable or refuses; another client
+                acquires it too.
 
         """
         deadline = time.monotonic() + self._connect_timeout

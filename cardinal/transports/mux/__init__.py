@@ -21,8 +21,8 @@ Rules:
    one member may have what the others lack.
 2. A partition that would get another member's number is refused: give that member a higher ``first``.
 3. An error of a member is that member's error, with partitions by their numbers in the mux.
-4. All members must answer when reading begins. A member that is away later delays no other one, but whatever needs
-   watermarks (absence proofs, added partitions) waits until all members answer.
+4. All members must answer when reading begins. A member that is unreachable later delays no other one, but whatever
+   needs watermarks (absence proofs, added partitions) waits until all members answer.
 """
 
 from __future__ import annotations

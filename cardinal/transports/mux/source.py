@@ -4,7 +4,7 @@ Rules:
 
 1. Queries may be made from any thread, go to all members at once, and fail where one does not answer: watermarks are
    never cached.
-2. ``assign``, ``pause`` and ``poll`` query no member whose positions are unchanged: a member that is away delays no
+2. ``assign``, ``pause`` and ``poll`` query no member whose positions are unchanged: an unreachable member delays no
    other one. Its partitions count as at their end (``at_end``) until it answers a query.
 3. Each topic must exist in one member that answers; every query for partitions looks for it in the others.
 """
@@ -54,7 +54,7 @@ class Member:
     Attributes:
         sources: with its own partition numbers; replaced, never mutated: another thread may add one.
         missing: the topics that it does not have (yet).
-        away: it did not answer the last query.
+        unreachable: it did not answer the last query.
         error: raised by the next poll, because this one had records of other members to return.
 
     """
@@ -64,7 +64,7 @@ class Member:
         self.first, self._last = first, last
         self.sources: tuple[Source, ...] = ()
         self.missing = frozenset(topics)
-        self.away = False
+        self.unreachable = False
         self.error: CardinalError | None = None
         self._owners: dict[Partition, Source] = {}
         self._app = app
@@ -75,11 +75,11 @@ class Member:
         """The answers of its sources, by partition of the mux; then the member counts as reachable.
 
         Raises:
-            UnreachableError: it is away.
+            UnreachableError: it is unreachable.
 
         """
         answers = self._collect(question)
-        self.away = False
+        self.unreachable = False
         return answers
 
     def _collect(self, question: Callable[[Source], Mapping[Partition, _Answer]]) -> dict[Partition, _Answer]:
@@ -91,7 +91,7 @@ class Member:
                         self._owners[tp] = source
                         answers[self.ours(tp)] = answer
         except UnreachableError:
-            self.away = True
+            self.unreachable = True
             raise
         return answers
 
@@ -145,7 +145,7 @@ class Member:
                         self.sources = (*self.sources, source)
                         self.missing -= existing
             except UnreachableError:
-                self.away = True
+                self.unreachable = True
                 raise
             if self._closed:
                 self.close()
@@ -228,7 +228,7 @@ class MuxSource(Source):
         """The lowest retained offset and the end of every partition of every member.
 
         Raises:
-            UnreachableError: a member is away.
+            UnreachableError: a member is unreachable.
 
         """
         return self._answers([member.watermarks for member in self._members])
@@ -282,11 +282,11 @@ class MuxSource(Source):
         return {tp: at for tp, at in positions.items() if tp in self._assigned}
 
     def at_end(self) -> frozenset[Partition]:
-        """The partitions of members that are away, and those that members report to be at their end."""
+        """The partitions of members that are unreachable, and those that members report to be at their end."""
         return frozenset(
             member.ours(tp)
             for member, source in self._sources()
-            for tp in (source.positions() if member.away else source.at_end())
+            for tp in (source.positions() if member.unreachable else source.at_end())
         )
 
     def close(self) -> None:
@@ -301,7 +301,7 @@ class MuxSource(Source):
         return [(member, source) for member in self._members for source in member.sources]
 
     def _answers(self, queries: Sequence[Callable[[], dict[Partition, _Answer]]]) -> dict[Partition, _Answer]:
-        """Answers of all members together; UnreachableError where one is away."""
+        """Answers of all members together; UnreachableError where one is unreachable."""
         self._check_open()
         answers: dict[Partition, _Answer] = {}
         for answer in self._of_all(queries):
@@ -346,12 +346,12 @@ class MuxSource(Source):
         deadline = time.monotonic() + wait
         while True:
             looks = [member.look_for_topics for member in self._members]
-            away = next((error for error in self._of_all(looks) if error is not None), None)
+            unreachable = next((error for error in self._of_all(looks) if error is not None), None)
             absent = frozenset(topics).intersection(*(member.missing for member in self._members))
             if not absent or all(member.url.scheme == "null" for member in self._members):
                 return
-            if away is not None:
-                raise away
+            if unreachable is not None:
+                raise unreachable
             if time.monotonic() >= deadline:
                 topic = min(absent)
                 raise TopicError(

@@ -96,7 +96,7 @@ class Client:
         """Send a request and wait for its answer.
 
         Raises:
-            UnreachableError: the server is away, or has not answered in time.
+            UnreachableError: the server is unreachable, or has not answered in time.
             CardinalError: the request failed at the server, or the client has ended.
 
         """

@@ -102,7 +102,7 @@ def _away(reason: str, address: str, *, first: bool) -> UnreachableError:
     text = (
         f"no stream is served at {address}: {reason}; start `cardinal serve` there or correct the address"
         if first
-        else f"the server at {address} is away: {reason}"
+        else f"the server at {address} is unreachable: {reason}"
     )
     return UnreachableError(text, address=address)
 

@@ -1,6 +1,6 @@
 """The options of ``ws://``, ``wss://`` and ``cardinal://`` URLs.
 
-Several hosts are several servers of the same stream: when one is away, the next is used.
+Several hosts are several servers of the same stream: when one is unreachable, the next is used.
 ``cardinal://`` is the Go implementation's name for its websocket; here it equals ``ws://``.
 """
 
@@ -52,7 +52,7 @@ class WebsocketOptions(TransportOptions):
     connect_timeout_ms: Annotated[int, Field(ge=1, le=600_000, alias="cardinal.connect.timeout.ms")] = 10_000
     """Milliseconds in which a server must accept a connection, or answer"""
     ping_interval_ms: Annotated[int, Field(ge=10, le=600_000, alias="ping.interval.ms")] = 20_000
-    """Milliseconds between two pings; a server that is silent for three intervals is away"""
+    """Milliseconds between two pings; a server that is silent for three intervals is unreachable"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -55,7 +55,7 @@ class WebsocketSource(Source):
             raise
 
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the topics as they are now, sorted; the last seen ones while the server is away."""
+        """Every partition of the topics as they are now, sorted; the last seen ones while the server is unreachable."""
         with contextlib.suppress(UnreachableError):
             self._partitions = tuple(sorted(self.watermarks()))
         return self._partitions

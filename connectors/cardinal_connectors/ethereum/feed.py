@@ -120,7 +120,7 @@ class NodeFeed:
         """Backfill, then follow the head; see :class:`~cardinal.feeds.BlockFeed`.
 
         Raises:
-            NodeUnreachableError: no node ever answered, or all were away for longer than a ``patience`` that is set.
+            NodeUnreachableError: no node ever answered, or none did for longer than a ``patience`` that is set.
             NodeAnswerError: each node refuses a required method, or contradicts itself.
             WrongChainError: another chain id or first block; ReorgTooDeepError: none of ``published`` on its chain.
             IntegrityError: a block failed its verification on every node.
@@ -184,7 +184,7 @@ class NodeFeed:
         if self._nodes.leave(failure):
             return retries.left()
         if isinstance(failure, NodeUnreachableError):
-            return retries.away(failure, delivered=delivered)
+            return retries.unreachable(failure, delivered=delivered)
         raise failure
 
     async def block(self, block_hash: bytes) -> Payload | None:

@@ -50,7 +50,7 @@ class FeedSettings:
     Attributes:
         rpc: requests to its nodes.
         poll: seconds between two requests of the head. Made on WebSocket too: no event reports a silent rewind.
-        patience: seconds that a node which answered once may be away before the feed fails; None: no limit.
+        patience: seconds that a node which answered once may be unreachable before the feed fails; None: no limit.
         verifications: fetches of a block that fails its checks before it is reported.
         walk: blocks that are fetched by parent hash, with their content in memory; a longer gap is fetched by number.
         window: blocks below the highest yielded one that are stored: the deepest reorg that is followed.

@@ -48,7 +48,7 @@ class NodeOptions(Options):
     """Seconds between two requests of the head; default: 0.5."""
 
     patience: Annotated[float | None, Field(ge=0)] = None
-    """Seconds that a node which answered once may be away before the feed fails; default: it is waited for."""
+    """Seconds that a node which answered once may be unreachable before the feed fails; default: it is waited for."""
 
     workers: _NUMBER | None = None
     """Processes that check a backfill; default: one for each processor."""

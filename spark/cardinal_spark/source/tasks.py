@@ -206,7 +206,7 @@ _T = TypeVar("_T", bound=Taker)
 
 
 def read_patiently(stream: StreamSpec, span: Ranges, begin: Callable[[], _T]) -> _T:
-    """Read, and retry if the broker went away meanwhile; Spark's own retries would run a new worker.
+    """Read, and retry if the broker became unreachable meanwhile; Spark's own retries would run a new worker.
 
     Arguments:
         stream: the stream to read.

@@ -155,7 +155,7 @@ class ClusterEnvironment(Environment):
 
     @property
     def bootstrap(self) -> str:
-        """All three, so that one may be away."""
+        """All three, so that one may be unreachable."""
         return self.cluster.bootstrap
 
     def start(self) -> None:

@@ -63,7 +63,7 @@ def test_the_log_has_a_line_a_record_with_its_time(
     try:
         logs.set_up("info", form)  # type: ignore[arg-type] # one of the two
         log.debug("not this")
-        log.warning("block %d is away", 5)
+        log.warning("block %d is missing", 5)
         logs.report_error("it ends")
     finally:
         _reset()
@@ -72,11 +72,11 @@ def test_the_log_has_a_line_a_record_with_its_time(
     assert not out
     if form == "text":
         moment, level, *words = first.split()
-        assert (level, " ".join(words), last) == ("warning", "block 5 is away", "error: it ends")
+        assert (level, " ".join(words), last) == ("warning", "block 5 is missing", "error: it ends")
     else:
         line = json.loads(first)
         moment = line["time"]
-        assert (line["level"], line["logger"], line["message"]) == ("warning", "cardinal.tests", "block 5 is away")
+        assert (line["level"], line["logger"], line["message"]) == ("warning", "cardinal.tests", "block 5 is missing")
         assert json.loads(last)["message"] == "it ends"
     assert datetime.fromisoformat(moment).tzinfo == UTC
 

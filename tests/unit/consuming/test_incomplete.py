@@ -263,7 +263,7 @@ def test_a_handler_is_not_called_inside_itself(broker: MemoryBroker) -> None:
 
 
 class Alerting:
-    """A handler whose service is away for the first rejected records; notes them."""
+    """A handler whose service is unreachable for the first rejected records; notes them."""
 
     def __init__(self, failures: int) -> None:
         self.told: list[Rejected] = []
@@ -273,7 +273,7 @@ class Alerting:
         if isinstance(event, Rejected):
             self.told.append(event)
             if len(self.told) <= self._failures:
-                raise ConnectionError("alerting is away")
+                raise ConnectionError("alerting is unreachable")
 
 
 @pytest.mark.parametrize("broker", [1], indirect=True)

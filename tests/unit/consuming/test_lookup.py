@@ -56,7 +56,7 @@ def chain(first: int, last: int) -> dict[bytes, bytes]:
 
 
 def away(*_asked: object) -> None:
-    raise UnreachableError("the broker is away for a moment", address="broker")
+    raise UnreachableError("the broker is unreachable for a moment", address="broker")
 
 
 class Watched(MemorySource):

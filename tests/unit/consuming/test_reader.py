@@ -70,14 +70,14 @@ def test_nothing_of_the_stream_is_lost_where_a_channel_fails(
 
     def away(source: MemorySource, limit: int, timeout: float) -> list[Record]:
         if source is not reader.main:
-            raise UnreachableError("the broker is away", address="channel")
+            raise UnreachableError("the broker is unreachable", address="channel")
         return poll(source, limit, timeout)
 
     with monkeypatch.context() as patch:
         patch.setattr(MemorySource, "poll", away)
         assert sorted(reader.poll()) == everything(broker, "a", "b", "block")
         for _ in range(2):  # what was kept, and what the channel says with nothing beside it
-            with pytest.raises(UnreachableError, match="away"):
+            with pytest.raises(UnreachableError, match="unreachable"):
                 until_it_fails(reader, [], "channel")
     assert sorted(reader.poll()) == everything(broker, "channel")
 

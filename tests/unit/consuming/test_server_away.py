@@ -1,4 +1,4 @@
-"""A server that is away while a rewind, older Batches or a reorg channel are requested: the request is repeated."""
+"""An unreachable server while a rewind, older Batches or a reorg channel are requested: the request is repeated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Away:
     def ask(self, call: str) -> None:
         if call == self._call and self.left:
             self.left -= 1
-            raise UnreachableError("the broker is away for a moment", address="broker")
+            raise UnreachableError("the broker is unreachable for a moment", address="broker")
 
 
 def kind_of(topics: Sequence[str] | None) -> str:
@@ -62,7 +62,7 @@ def kind_of(topics: Sequence[str] | None) -> str:
 
 
 class Closing:
-    """A source that may be away, and knows whether it was closed."""
+    """A source that may be unreachable, and knows whether it was closed."""
 
     def __init__(self, source: Source, away: Away) -> None:
         self._source, self._away = source, away

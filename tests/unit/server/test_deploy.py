@@ -144,7 +144,7 @@ def test_the_time_that_is_left_is_that_of_a_backfill() -> None:
     eta = "backfill_eta_seconds"
     assert sample(PROGRESS, eta) == 0.0, "one block is missing: it is about to come"
     assert sample(replace(PROGRESS, target=108), eta) == 1.0
-    for away in (replace(PROGRESS, target=108, connected=False), replace(PROGRESS, waits_for="the broker is away")):
+    for away in (replace(PROGRESS, target=108, connected=False), replace(PROGRESS, waits_for="the broker is down")):
         assert sample(away, eta) is None, "nothing is published, and no rate says for how long"
 
 

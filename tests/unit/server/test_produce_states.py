@@ -339,13 +339,13 @@ def test_another_producer_with_the_same_id_is_noticed(broker: MemoryBroker, log:
 def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCaptureFixture) -> None:
     now = [100.0]
     conditions = Conditions(lambda: now[0])
-    away = Condition("the broker is away", "the broker answers again")
-    silent = Condition("the node is away", "")
+    away = Condition("the broker is unreachable", "the broker answers again")
+    silent = Condition("the node is unreachable", "")
     conditions.update({"broker": away, "node": silent})
-    assert conditions.waits_for == "the broker is away; the node is away"
+    assert conditions.waits_for == "the broker is unreachable; the node is unreachable"
     now[0] = 110.0
-    conditions.update({"broker": away._replace(begins="the broker is still away")})
-    assert conditions.waits_for == "the broker is still away"
+    conditions.update({"broker": away._replace(begins="the broker is still unreachable")})
+    assert conditions.waits_for == "the broker is still unreachable"
     now[0] = 134.0
     conditions.update({})
     now[0] = 800.0
@@ -354,9 +354,9 @@ def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCa
     conditions.update({"node": silent})
     now[0] = 1400.0
     conditions.update({"node": silent})
-    assert conditions.waits_for == "the node is away"
+    assert conditions.waits_for == "the node is unreachable"
     assert [(r.levelname, r.getMessage()) for r in log.records] == [
-        ("WARNING", "the broker is away"),
+        ("WARNING", "the broker is unreachable"),
         ("INFO", "the broker answers again (after 34 s)"),
-        ("WARNING", "the node is away (for 600 s now)"),
+        ("WARNING", "the node is unreachable (for 600 s now)"),
     ]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
 NO_ANSWER = -1001
-"""What the client gives as an offset where the broker went away before it had answered: no error, only this."""
+"""What the client gives as an offset where the broker became unreachable before it answered: no error, only this."""
 
 Asked = Mapping[TopicPartition, OffsetSpec]
 
@@ -288,7 +288,7 @@ POLL = 0.5
 
 
 class Reading:
-    """A reader that polls twice a second, of a broker with these ends; None: it is away."""
+    """A reader that polls twice a second, of a broker with these ends; None: it is unreachable."""
 
     def __init__(self, ends: Mapping[Partition, int]) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""Several transports as one: migration, producing to all, members that fail or are away."""
+"""Several transports as one: migration, producing to all, members that fail or are unreachable."""
 
 from __future__ import annotations
 
@@ -516,7 +516,7 @@ def test_a_topic_that_only_the_member_that_is_away_may_have_is_not_reported_as_m
 def test_a_channel_of_unknown_existence_counts_as_unread(
     served: Served, old: MemoryBroker, new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is away may have it: until that is known it counts as not read to its end."""
+    """The one that is unreachable may have it: until that is known it counts as not read to its end."""
     monkeypatch.setattr(channels, "LOOK_SECONDS", 0.01)
     reader = Reader(mux(served, new), Blocks(), wait=0.0)
     from_start(reader.main)

@@ -1,4 +1,4 @@
-"""Reading between two offsets: a broker that is away is waited for, as long as one may take to start again."""
+"""Reading between two offsets: an unreachable broker is waited for, as long as one may take to start again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Start time of a reader that wants everything: it does not begin above blocks that are about to come.
 
-Partitions are read one ahead of the other, and a producer whose broker was away may have written a block before its
-parent. Beginning above such blocks would lose them for good. So the stream begins when everything was read, or when
+Partitions are read one ahead of the other, and a producer whose broker was unreachable may have written a block before
+its parent. Beginning above such blocks would lose them for good. So the stream begins when everything was read, or when
 every partition was read two seconds past the candidate's Batch, by the time of the records, and the candidate's chain
 is longer than a threshold. Blocks below the candidate that no Batch links to it leave a doubt: then the chain has to be
 four thresholds long, or the driver has waited long enough. Where waiting blocks use half of their capacity the stream

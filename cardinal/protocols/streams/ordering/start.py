@@ -5,8 +5,8 @@ Rules:
 1. The lowest block of the heaviest linked chain, chosen when the reader has caught up, or when that chain is longer
    than the reorg threshold.
 2. A patient reader, which delivers everything on the topics, decides itself when to begin (:class:`StartCandidate`):
-   partitions are read one ahead of the other, and a producer whose broker was away may have written a block before its
-   parent. So blocks below the candidate that are not linked to it leave a doubt.
+   partitions are read one ahead of the other, and a producer whose broker was unreachable may have written a block
+   before its parent. So blocks below the candidate that are not linked to it leave a doubt.
 3. For a patient reader a chain also leads through incomplete blocks that have a Batch: a lost message near the
    beginning of a stream hides no complete block below it.
 4. The start's parent is the lowest possible fork point. A heavier chain that shares it replaces the start; one that

@@ -116,7 +116,7 @@ def begin_cluster(
 
     Raises:
         ConfigurationError: it has begun, or the topics and ``start`` do not fit.
-        TopicError, UnreachableError, RefusedError: the broker is away, says no, or has unsuitable topics.
+        TopicError, UnreachableError, RefusedError: the broker is unreachable, says no, or has unsuitable topics.
 
     """
     signer.check(file)
@@ -156,7 +156,7 @@ def reconfigure_cluster(
 
     Raises:
         ConfigurationError: the two files do not follow each other, or there is something to wait for.
-        TopicError, UnreachableError, RefusedError: the broker is away, says no, or has unsuitable topics.
+        TopicError, UnreachableError, RefusedError: the broker is unreachable, says no, or has unsuitable topics.
 
     """
     if old.name != new.name or new.epoch != old.epoch + 1:

@@ -33,7 +33,7 @@ def state_of_topics(url: TransportUrl, app: Application, membership: Membership,
 
     Raises:
         ConfigurationError: the topics and ``start`` do not fit.
-        TopicError, UnreachableError, RefusedError: the broker is away, says no, or lacks some of the topics.
+        TopicError, UnreachableError, RefusedError: the broker is unreachable, says no, or lacks some of the topics.
 
     """
     survey = survey_members(url, app) if app.default_topic in list_topics(url) else None

@@ -102,7 +102,7 @@ def read_log(url: TransportUrl, app: Application, file: ClusterFile) -> LogState
     Raises:
         ConfigurationError: the log is another cluster's, or holds no state.
         TopicError: there is none.
-        UnreachableError, RefusedError: the broker is away or says no.
+        UnreachableError, RefusedError: the broker is unreachable or says no.
         StateDivergedError: a checkpoint in the log is false.
 
     """
@@ -199,7 +199,7 @@ def cluster_before(url: TransportUrl, app: Application, file: ClusterFile) -> by
 
     Raises:
         TopicError: there is no claim log.
-        UnreachableError, RefusedError: the broker is away or says no.
+        UnreachableError, RefusedError: the broker is unreachable or says no.
 
     """
     topic = claims_topic(app.default_topic, file.epoch)

@@ -129,8 +129,8 @@ class PromotionWriter:
 
         Raises:
             TopicSettingError, TopicError: the topics cannot carry the stream.
-            UnreachableError, RefusedError, FencedError: the broker is away or says no, or another node takes promotion
-                at this moment.
+            UnreachableError, RefusedError, FencedError: the broker is unreachable or says no, or another node takes
+                promotion at this moment.
 
         """
         self._discard()

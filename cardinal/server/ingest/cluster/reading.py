@@ -4,7 +4,7 @@ Claims and markers are read with it. Rules:
 
 1. The caller requests the next records and is given them when they come: what is read and not requested is bounded by
    the client's queue.
-2. A broker that is away is waited for. A topic that was deleted, and a refusal, are errors.
+2. An unreachable broker is waited for. A topic that was deleted, and a refusal, are errors.
 3. An offset that the log does not have is a value, :class:`OutOfRange`: what it means is for the replica to decide.
 4. Committed records only, and no heartbeats.
 
@@ -220,8 +220,8 @@ def _up_to(source: KafkaSource, ends: Mapping[Partition, int]) -> Iterator[Recor
         elif time.monotonic() > deadline:
             topic = next(iter(ends))[0]
             raise UnreachableError(
-                f"the newest records of {topic} did not arrive within {_SILENCE_SECONDS:.0f} s: the broker is away, or "
-                "the line is too slow; try again",
+                f"the newest records of {topic} did not arrive within {_SILENCE_SECONDS:.0f} s: the broker is "
+                "unreachable, or the line is too slow; try again",
                 address=topic,
             )
         yield from records

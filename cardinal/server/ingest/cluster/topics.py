@@ -83,7 +83,7 @@ class ClusterTopics:
         default_topic: the stream's.
 
     Every method raises:
-        UnreachableError, RefusedError: the broker is away or says no.
+        UnreachableError, RefusedError: the broker is unreachable or says no.
 
     """
 

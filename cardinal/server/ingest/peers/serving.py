@@ -96,22 +96,22 @@ class PeerServer:
         self._counts.clients = len(self._links)
         try:
             if len(self._links) > self._settings.clients:
-                self._send_one_away()
+                self._disconnect_one()
             notice_loss(writer)
             await self._serve(f"{host}:{port}", reader, writer)
         except asyncio.CancelledError:
-            link.uncancel()  # the node stops, or the link was sent away
+            link.uncancel()  # the node stops, or the link was disconnected
         finally:
             writer.transport.abort()
             del self._links[link]
             self._counts.clients = len(self._links)
 
-    def _send_one_away(self) -> None:
+    def _disconnect_one(self) -> None:
         """There are too many links: rule 4."""
         ((host, count),) = Counter(self._links.values()).most_common(1)
         newest = next(link for link, its in reversed(self._links.items()) if its == host)
         newest.cancel()
-        sentence = f"a peer at {host} was sent away: {self._settings.clients} links are served, {count} were its own"
+        sentence = f"a peer at {host} was disconnected: {self._settings.clients} links are served, {count} were its own"
         self._counts.refuse("crowded", sentence)
 
     async def _serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

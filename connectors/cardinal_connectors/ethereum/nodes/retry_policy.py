@@ -73,16 +73,16 @@ class RetryPolicy:
         error.__cause__ = moved
         return error
 
-    def away(self, away: NodeUnreachableError, *, delivered: bool) -> float:
+    def unreachable(self, unreachable: NodeUnreachableError, *, delivered: bool) -> float:
         """Seconds to wait for unreachable nodes; raises the error after a ``patience`` that is set."""
         now, patience = self._clock(), self._settings.patience
         if delivered or self._away_since is None:
             self._away_since = now
-        if delivered or type(away) is not self._kind:  # a node that returned, but is behind, is another state
-            self._kind, self.waits_for = type(away), str(away)
-            _LOG.warning("%s; retrying%s", away, "" if patience is None else f" for {patience:g} seconds")
+        if delivered or type(unreachable) is not self._kind:  # a node that returned, but is behind, is another state
+            self._kind, self.waits_for = type(unreachable), str(unreachable)
+            _LOG.warning("%s; retrying%s", unreachable, "" if patience is None else f" for {patience:g} seconds")
         if patience is not None and now - self._away_since >= patience:
-            raise away
+            raise unreachable
         return self._settings.poll
 
     def _end(self) -> None:

@@ -185,12 +185,12 @@ class RpcClient:
                     return await self._exchanged(calls)
             except SlowError:
                 raise  # retried with a smaller batch
-            except NodeUnreachableError as away:
+            except NodeUnreachableError as unreachable:
                 if attempt >= self._settings.attempts:
                     raise
                 pause = self._settings.pause(attempt)
-                if isinstance(away, BusyError) and away.seconds is not None:
-                    pause = max(pause, away.seconds)
+                if isinstance(unreachable, BusyError) and unreachable.seconds is not None:
+                    pause = max(pause, unreachable.seconds)
                 await asyncio.sleep(pause)
         raise AssertionError  # pragma: no cover - the loop above ends by return or raise
 

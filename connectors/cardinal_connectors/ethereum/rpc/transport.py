@@ -28,7 +28,7 @@ from cardinal_connectors.ethereum.settings import RpcSettings
 from .credentials import Credentials
 
 _PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of a gateway whose node is away or busy."""
+"""Statuses of a gateway whose node is unreachable or busy."""
 
 
 class Refusal(msgspec.Struct):
