@@ -144,7 +144,7 @@ class Consumer:
         self._healer = None if options.heal is None else Healer(options.heal)
         self._loop = Loop(follower, self._reader, options.on_event, self._healer)
         self._name = f"{self.app.chain} at {str(url).partition('?')[0]}"
-        self._away_since: float | None = None
+        self._unreachable_since: float | None = None
 
     def _begin(self, settings: FollowerSettings, start: str | Cursor | int | datetime) -> Follower:
         reader = self._reader
@@ -395,13 +395,13 @@ class Consumer:
 
     def _log_connection(self) -> None:
         """Log that the server became unreachable or is back."""
-        if self.connected == (self._away_since is None):
+        if self.connected == (self._unreachable_since is None):
             return
-        if self._away_since is None:
-            self._away_since = self._health.last_read_at
+        if self._unreachable_since is None:
+            self._unreachable_since = self._health.last_read_at
             _log.warning("%s does not answer: waiting for it", self._name)
         else:
-            seconds, self._away_since = time.monotonic() - self._away_since, None
+            seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, None
             _log.warning("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
 
     @property

@@ -18,7 +18,13 @@ from cardinal.testing.faultkit import APPS, FaultKit, Settings
     help="Class or function that opens the handler: package.module:name or file.py:name.",
 )
 @click.option("--app", type=click.Choice(APPS), default=APPS[0], show_default=True, help="Content of the blocks.")
-@click.option("--seeds", type=click.IntRange(1), default=30, show_default=True, help="Number of runs.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    help="Number of runs with faults; one without any is first.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the first run.")
 @click.option("--blocks", type=click.IntRange(3, 200), default=12, show_default=True, help="Length of each chain.")
 @click.option("--missing", is_flag=True, help="Deliver some blocks as MissingPayload.")

@@ -1,7 +1,7 @@
 """Health of a source: does its server answer, and how far is the consumer behind the ends of the partitions?
 
 An answer, or a record, proves that the server is there; a request that is not answered in time, or fails, that it is
-away. Lag counts from what was delivered: a record that was read counts until its updates are handled.
+unreachable. Lag counts from what was delivered: a record that was read counts until its updates are handled.
 
 :meth:`Health.look`, :meth:`Health.delivered` and :meth:`Health.delivered_below` belong to the reading thread; all
 else may be called from any thread.
@@ -40,8 +40,8 @@ class Health:
     @property
     def connected(self) -> bool:
         """The server answers. Judged by the newest request, also while nobody reads."""
-        away = self._watermarks.away_since
-        return away is None or self._read_at > away
+        since = self._watermarks.unreachable_since
+        return since is None or self._read_at > since
 
     @property
     def last_read_at(self) -> float:

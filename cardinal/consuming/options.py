@@ -90,8 +90,8 @@ class ConsumerOptions:
             producer that lags farther might still decide it; ``halt`` waits for that producer.
         on_finality_violation: ``halt`` withholds a switch to a chain below a finalized block; ``follow`` delivers it.
         max_open_bytes: memory for blocks that are not complete yet, in bytes. Blocks beyond it are evicted, reported,
-            and read again when the chain needs them. A block that is
-            larger than this alone is never completed, and the stream stops below it.
+            and read again when the chain needs them. A block that is larger than this alone is never completed, and the
+            stream stops below it.
         heal: requests the messages that an overdue block lacks from a node or an archive. It runs on a thread of its
             own. No block is abandoned while it runs, so it must end in time.
         skip: topic, partition and offset of records to ignore, such as a broken producer's. Each is reported as

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 2.0
 """Between two requests while the source is read."""
 _ANSWER_SECONDS: Final = 3.0
-"""A server that takes longer counts as away."""
+"""A server that takes longer counts as unreachable."""
 _RETRY_SECONDS: Final = 0.25
 
 
@@ -62,7 +62,7 @@ class Watermarks:
         self._answered.set()
 
     @property
-    def away_since(self) -> float | None:
+    def unreachable_since(self) -> float | None:
         """Time of the newest failure, or of a request that is overdue; None while the server answers."""
         requested = self._requested_at
         overdue = requested is not None and time.monotonic() - requested >= _ANSWER_SECONDS

@@ -74,8 +74,8 @@ class LakeMetrics:
         self._withheld.set(report["withheld"])
         for kind, count in report["reports"].items():
             self._reports.labels(kind).set(count)
-        away = "" if report["connected"] else "the stream's server does not answer"
-        self._waits_for = away or "; ".join(report["waits_for"])
+        silent = "" if report["connected"] else "the stream's server does not answer"
+        self._waits_for = silent or "; ".join(report["waits_for"])
 
 
 def _planner_report(progress: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -73,7 +73,7 @@ class Client:
         self._pending: dict[int, asyncio.Future[protocol.Answer]] = {}
         self._failure: CardinalError | None = None
         self._reason = ""
-        self._away_since = 0.0
+        self._unreachable_since = 0.0
         self._pauses = _pauses()
         self._heard = 0.0
         self._first: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -178,8 +178,8 @@ class Client:
             ):
                 self._end(failure)
                 return
-            if self._first.done() and not self._away_since:
-                self._away_since = time.monotonic()
+            if self._first.done() and not self._unreachable_since:
+                self._unreachable_since = time.monotonic()
                 _log.warning("%s; reconnecting", failure)
             self._reason = str(failure)
             await asyncio.sleep(next(self._pauses))
@@ -244,9 +244,9 @@ class Client:
 
     def _returned(self) -> None:
         """Reset the reconnect pauses, once the server has sent a message; not for one that only closes connections."""
-        if self._away_since:
+        if self._unreachable_since:
             self._pauses = _pauses()
-            seconds, self._away_since = time.monotonic() - self._away_since, 0.0
+            seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, 0.0
             _log.warning("the server at %s is back after %.1f s", self._settings.address, seconds)
 
     def _receive(self, message: bytes | str) -> None:

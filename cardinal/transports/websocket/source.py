@@ -1,8 +1,8 @@
 """Source of a served stream: ``ws://host:port``.
 
-Positions are the client's: the server learns them on every connection and keeps none of them. A server that goes
-away, or is another one when it returns, is waited for and read on from there. Memory is bounded by the
-window (:mod:`.inbox`). Paused partitions are not sent.
+Positions are the client's: the server learns them on every connection and keeps none of them. An
+unreachable server, also one that is another when it returns, is waited for and read on from there. Memory is bounded by
+the window (:mod:`.inbox`). Paused partitions are not sent.
 """
 
 from __future__ import annotations

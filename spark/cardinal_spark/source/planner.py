@@ -208,11 +208,11 @@ class Planner:
         feed, now = self._feed, self._clock()
         if feed is None:
             return
-        waits, away = self._waits_for(feed), self._is_quiet(feed) and not feed.connected
-        if not (waits or away) or now - self._warned_at < _WAITED_SECONDS:
+        waits, silent = self._waits_for(feed), self._is_quiet(feed) and not feed.connected
+        if not (waits or silent) or now - self._warned_at < _WAITED_SECONDS:
             return
         self._warned_at = now
-        if away:
+        if silent:
             _LOG.warning("no update for %.0f s: the server does not answer", now - self._quiet_since)
         for text in waits:
             _LOG.warning("no update for %.0f s: the chain waits for %s", now - self._quiet_since, text)

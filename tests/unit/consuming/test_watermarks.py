@@ -93,13 +93,13 @@ def test_a_server_that_is_away_is_queried_again_and_any_other_error_is_raised_on
     source.errors = [UnreachableError("nobody answers", address="a:1"), TopicError("it is gone", topic="t")]
     source.answers.set()
     before = time.monotonic()
-    assert watermarks.away_since is None
+    assert watermarks.unreachable_since is None
     with pytest.raises(TopicError):
         until(lambda: watermarks.after(before))
     assert source.queries == 2
-    assert watermarks.away_since is not None
+    assert watermarks.unreachable_since is not None
     until(lambda: watermarks.after(before))
-    assert watermarks.away_since is None
+    assert watermarks.unreachable_since is None
     assert source.queries == 3
 
 

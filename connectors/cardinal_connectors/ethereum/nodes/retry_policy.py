@@ -39,7 +39,7 @@ class RetryPolicy:
         self._settings = settings
         self._clock = clock
         self._restarts = 0
-        self._away_since: float | None = None
+        self._unreachable_since: float | None = None
         self._kind: type[NodeUnreachableError] | None = None
         self.waits_for = ""
 
@@ -76,17 +76,19 @@ class RetryPolicy:
     def unreachable(self, unreachable: NodeUnreachableError, *, delivered: bool) -> float:
         """Seconds to wait for unreachable nodes; raises the error after a ``patience`` that is set."""
         now, patience = self._clock(), self._settings.patience
-        if delivered or self._away_since is None:
-            self._away_since = now
+        if delivered or self._unreachable_since is None:
+            self._unreachable_since = now
         if delivered or type(unreachable) is not self._kind:  # a node that returned, but is behind, is another state
             self._kind, self.waits_for = type(unreachable), str(unreachable)
             _LOG.warning("%s; retrying%s", unreachable, "" if patience is None else f" for {patience:g} seconds")
-        if patience is not None and now - self._away_since >= patience:
+        if patience is not None and now - self._unreachable_since >= patience:
             raise unreachable
         return self._settings.poll
 
     def _end(self) -> None:
         """Reset after an answer of a node."""
-        if self._away_since is not None:
-            _LOG.info("a node at %s answers again after %.0f seconds", self._address, self._clock() - self._away_since)
-        self._away_since, self._kind, self.waits_for = None, None, ""
+        if self._unreachable_since is not None:
+            _LOG.info(
+                "a node at %s answers again after %.0f seconds", self._address, self._clock() - self._unreachable_since
+            )
+        self._unreachable_since, self._kind, self.waits_for = None, None, ""
