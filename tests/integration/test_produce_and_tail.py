@@ -212,7 +212,7 @@ def _all_batches(stream: str, chain_id: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
+def test_a_stopped_producer_seals_its_pending_blocks_and_exits_with_0(
     cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, number: signal.Signals
 ) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000, rate=200)
@@ -225,7 +225,9 @@ def test_told_to_stop_a_producer_seals_what_it_took_and_exits_with_0(
     assert 10 < len(found.whole) < 1000
 
 
-def test_until_ends_both(cardinal_broker: EmbeddedKafka, chain_id: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_stop_ends_produce_and_tail(
+    cardinal_broker: EmbeddedKafka, chain_id: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     stream, node = f"kafka://{cardinal_broker.bootstrap}", _node(chain_id, blocks=1000)
     status, _, said = run_here(capfd, "produce", "--from", node, "--to", stream, "--start", "3", "--stop", "20")
     assert status == 0, said
@@ -238,7 +240,7 @@ def test_until_ends_both(cardinal_broker: EmbeddedKafka, chain_id: int, capfd: p
         assert sum(len(update.added) for _, update in zip(range(1), consumer, strict=False)) <= 18
 
 
-def test_a_cursor_of_another_stream_is_one_sentence(
+def test_a_cursor_of_another_stream_is_refused_in_one_sentence(
     cardinal_broker: EmbeddedKafka, chain_id: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stream = f"kafka://{cardinal_broker.bootstrap}"

@@ -41,7 +41,7 @@ def produce(capfd: pytest.CaptureFixture[str], folder: Path, to: str, chain: int
     return status, said
 
 
-def test_a_target_that_is_read_only_is_refused_as_that(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_read_only_target_is_refused(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, said = produce(capfd, archive(tmp_path / "archive", (2, 3)), "ws://127.0.0.1:1", fresh_chain_id())
     assert status == 1
     assert "ws:// is read only" in said
@@ -59,7 +59,7 @@ def test_a_target_that_is_read_only_is_refused_as_that(capfd: pytest.CaptureFixt
         (("--start", "5", "--stop", "4"), "a stream from block 5 cannot stop at block 4"),
     ],
 )
-def test_block_that_an_archive_does_not_hold_begins_no_stream(
+def test_a_start_outside_the_archive_is_refused(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, args: tuple[str, ...], says: str
 ) -> None:
     folder = archive(tmp_path / "archive", HOLE)
@@ -71,7 +71,7 @@ def test_block_that_an_archive_does_not_hold_begins_no_stream(
 
 
 @pytest.mark.broker
-def test_no_topic_is_made_for_a_block_that_an_archive_does_not_hold(
+def test_a_refused_start_creates_no_topics(
     cardinal_broker: EmbeddedKafka, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, chain = archive(tmp_path / "archive", HOLE), fresh_chain_id()
@@ -82,7 +82,7 @@ def test_no_topic_is_made_for_a_block_that_an_archive_does_not_hold(
     assert not [topic for topic in list_topics(to) if str(chain) in topic]
 
 
-def test_what_stands_before_a_hole_is_published_and_the_hole_is_told(
+def test_blocks_before_a_gap_of_the_archive_are_published_and_the_gap_is_reported(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, to = archive(tmp_path / "archive", HOLE), f"file://{tmp_path}/log"
@@ -96,9 +96,7 @@ def test_what_stands_before_a_hole_is_published_and_the_hole_is_told(
     assert "lacks block 6" in said
 
 
-def test_where_a_stream_begins_is_of_no_matter_to_one_that_is_there(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_start_is_ignored_for_an_existing_stream(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder, to = archive(tmp_path / "archive", range(4)), f"file://{tmp_path}/log"
     status, said = produce(capfd, folder, to, 1337, "--start", "0")
     assert status == 0, said
@@ -110,7 +108,7 @@ def test_where_a_stream_begins_is_of_no_matter_to_one_that_is_there(
 
 
 @asynchronous
-async def test_archive_gives_no_stream_that_begins_elsewhere(tmp_path: Path) -> None:
+async def test_an_archive_cannot_continue_a_stream_that_begins_elsewhere(tmp_path: Path) -> None:
     feed = ArchiveFeed(archive(tmp_path / "archive", (1, 3, 5, 7, 8)), chain_id=1337)
     for start, until, says in (
         (0, None, "holds blocks 1, 3, 5 and others up to 8, not block 0"),

@@ -45,7 +45,7 @@ def published(address: str) -> str:
 
 
 @asynchronous
-async def test_a_node_that_is_away_is_waited_for_at_the_start_and_later(tmp_path: Path) -> None:
+async def test_an_unreachable_node_is_waited_for_at_the_start_and_later(tmp_path: Path) -> None:
     chain, log, stream = grow(None, 8), tmp_path / "err", f"file://{tmp_path}/log"
     served = replay(chain)
     served.set_head(chain[4].name)

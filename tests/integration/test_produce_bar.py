@@ -35,7 +35,7 @@ def produce(url: str, folder: Path, *options: str) -> tuple[str, ...]:
 
 
 @asynchronous
-async def test_backfill_is_drawn_on_a_terminal_and_ends_with_all_of_it(blocks: list[Built], tmp_path: Path) -> None:
+async def test_the_bar_of_a_backfill_ends_full(blocks: list[Built], tmp_path: Path) -> None:
     async with serving(replay(blocks)) as node:
         node.delay = 0.15
         async with on_terminal(*produce(node.url, tmp_path, "--stop", str(BLOCKS))) as terminal:
@@ -60,7 +60,7 @@ async def test_backfill_is_drawn_on_a_terminal_and_ends_with_all_of_it(blocks: l
 
 
 @asynchronous
-async def test_lines_that_are_logged_stand_whole_above_the_bar(blocks: list[Built], tmp_path: Path) -> None:
+async def test_log_lines_are_printed_whole_above_the_bar(blocks: list[Built], tmp_path: Path) -> None:
     def fails(method: str, params: Sequence[object]) -> None:
         if method == "eth_getBlockByNumber" and params[1] and int(str(params[0]), 16) >= BLOCKS // 2:
             raise NodeAnswerError("missing trie node", code=-32000)
@@ -80,7 +80,7 @@ async def test_lines_that_are_logged_stand_whole_above_the_bar(blocks: list[Buil
 
 
 @asynchronous
-async def test_terminal_is_whole_after_the_bar_is_interrupted(blocks: list[Built], tmp_path: Path) -> None:
+async def test_an_interrupt_restores_the_terminal(blocks: list[Built], tmp_path: Path) -> None:
     async with serving(replay(blocks)) as node:
         node.delay = 0.06
         async with on_terminal(*produce(node.url, tmp_path)) as terminal:
@@ -94,7 +94,7 @@ async def test_terminal_is_whole_after_the_bar_is_interrupted(blocks: list[Built
 
 
 @asynchronous
-async def test_failure_behind_the_bar_is_one_line_of_its_own(blocks: list[Built], tmp_path: Path) -> None:
+async def test_a_failure_is_printed_on_a_line_of_its_own(blocks: list[Built], tmp_path: Path) -> None:
     def fails(method: str, params: Sequence[object]) -> None:
         if method == "eth_getBlockByNumber" and params[1] and int(str(params[0]), 16) >= BLOCKS // 2:
             raise NodeAnswerError("missing trie node", code=-32000)
@@ -110,7 +110,7 @@ async def test_failure_behind_the_bar_is_one_line_of_its_own(blocks: list[Built]
 
 
 @asynchronous
-async def test_bar_is_gone_at_the_head_and_every_line_is_news(blocks: list[Built], tmp_path: Path) -> None:
+async def test_the_bar_disappears_at_the_head(blocks: list[Built], tmp_path: Path) -> None:
     chain = replay(blocks)
     chain.set_head(blocks[-2].name, announce="silent")
     async with serving(chain) as node:
@@ -126,7 +126,7 @@ async def test_bar_is_gone_at_the_head_and_every_line_is_news(blocks: list[Built
 
 @pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}], ids=["", "forced"])
 @asynchronous
-async def test_nothing_of_it_goes_to_a_pipe(
+async def test_no_bar_is_written_to_a_pipe(
     blocks: list[Built], tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -143,7 +143,7 @@ async def test_nothing_of_it_goes_to_a_pipe(
 
 
 @asynchronous
-async def test_chains_without_a_node_are_drawn_too(tmp_path: Path) -> None:
+async def test_chains_without_a_node_have_a_bar_too(tmp_path: Path) -> None:
     node = "dev://?blocks=60&rate=50&reorg-rate=0"
     async with on_terminal("produce", "--from", node, "--to", f"file://{tmp_path}/log") as terminal:
         assert await terminal.end() == 0
@@ -151,7 +151,7 @@ async def test_chains_without_a_node_are_drawn_too(tmp_path: Path) -> None:
 
 
 @asynchronous
-async def test_terminal_that_cannot_draw_has_lines(blocks: list[Built], tmp_path: Path) -> None:
+async def test_a_dumb_terminal_gets_lines(blocks: list[Built], tmp_path: Path) -> None:
     async with (
         serving(replay(blocks)) as node,
         on_terminal(*produce(node.url, tmp_path, "--stop", str(BLOCKS)), TERM="dumb") as terminal,

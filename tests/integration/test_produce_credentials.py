@@ -51,7 +51,7 @@ WAYS = ["url", "file", "file with another header", "environment", "environment's
 
 @pytest.mark.parametrize("way", WAYS)
 @asynchronous
-async def test_token_is_given_as_other_secrets_are(tmp_path: Path, way: str) -> None:
+async def test_a_token_is_read_from_the_url_a_file_or_the_environment(tmp_path: Path, way: str) -> None:
     chain = grow(None, 6)
     file, config = held(tmp_path, TOKEN), tmp_path / "cardinal.toml"
     async with serving(replay(chain)) as node, serving(replay(chain)) as other:
@@ -81,7 +81,7 @@ async def test_token_is_given_as_other_secrets_are(tmp_path: Path, way: str) -> 
 
 
 @asynchronous
-async def test_wrong_token_ends_it_with_one_sentence_after_one_request(tmp_path: Path) -> None:
+async def test_a_wrong_token_ends_produce_after_one_request(tmp_path: Path) -> None:
     file = held(tmp_path, OTHER)
     async with serving(replay(grow(None, 6))) as node:
         node.demand = Demand.bearer(TOKEN)
@@ -95,7 +95,7 @@ async def test_wrong_token_ends_it_with_one_sentence_after_one_request(tmp_path:
 
 @pytest.mark.parametrize("way", ["url", "file"])
 @asynchronous
-async def test_repair_shows_the_token_too(tmp_path: Path, way: str) -> None:
+async def test_repair_sends_the_token_too(tmp_path: Path, way: str) -> None:
     chain = grow(None, 6)
     app = apps.get("evm", chain_id=1337)
     payloads = [payload_from_rpc(one.block, one.receipts, chain_id=1337) for one in chain]

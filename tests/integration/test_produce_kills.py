@@ -232,14 +232,14 @@ async def killed_everywhere(stream: str, folder: Path, kills: int, seed: int) ->
 
 
 @asynchronous
-async def test_file_is_the_nodes_chain_though_its_producer_was_killed_everywhere(tmp_path: Path) -> None:
+async def test_a_file_equals_the_nodes_chain_after_kills_everywhere(tmp_path: Path) -> None:
     await killed_everywhere(f"file://{tmp_path}/log", tmp_path, 2, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.broker
 @asynchronous
-async def test_topics_are_the_nodes_chain_though_their_producer_was_killed_everywhere(
+async def test_topics_equal_the_nodes_chain_after_kills_everywhere(
     cardinal_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     await killed_everywhere(f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", tmp_path, 3, 2)
@@ -283,7 +283,7 @@ async def killed_with_state(stream: str, folder: Path, kills: int, seed: int) ->
 @pytest.mark.slow
 @pytest.mark.node
 @asynchronous
-async def test_file_has_the_state_of_every_block_though_its_producer_was_killed(tmp_path: Path) -> None:
+async def test_a_file_has_the_state_of_every_block_after_kills(tmp_path: Path) -> None:
     await killed_with_state(f"file://{tmp_path}/log", tmp_path, 1, 3)
 
 
@@ -291,7 +291,5 @@ async def test_file_has_the_state_of_every_block_though_its_producer_was_killed(
 @pytest.mark.node
 @pytest.mark.broker
 @asynchronous
-async def test_topics_have_the_state_of_every_block_though_their_producer_was_killed(
-    cardinal_broker: EmbeddedKafka, tmp_path: Path
-) -> None:
+async def test_topics_have_the_state_of_every_block_after_kills(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     await killed_with_state(f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", tmp_path, 2, 4)

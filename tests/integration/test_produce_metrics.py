@@ -117,9 +117,7 @@ def trunk() -> list[Built]:
 
 
 @asynchronous
-async def test_what_a_producer_has_done_is_what_its_metrics_say(
-    trunk: list[Built], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_metrics_equal_what_a_producer_has_done(trunk: list[Built], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cardinal.produce")
     async with deployment(trunk) as deployed:
         await deployed.publishes(9)
@@ -175,7 +173,7 @@ async def test_what_a_producer_has_done_is_what_its_metrics_say(
 
 
 @asynchronous
-async def test_a_node_that_dies_a_broker_that_hangs_and_a_chain_that_rests_are_told_apart(
+async def test_metrics_distinguish_a_dead_node_a_hanging_broker_and_an_idle_chain(
     trunk: list[Built], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "cardinal")
@@ -221,7 +219,7 @@ async def test_a_node_that_dies_a_broker_that_hangs_and_a_chain_that_rests_are_t
 
 
 @asynchronous
-async def test_a_consumer_that_lags_says_by_how_much_and_what_it_has_delivered(trunk: list[Built]) -> None:
+async def test_metrics_of_a_lagging_consumer_give_its_lag_and_deliveries(trunk: list[Built]) -> None:
     async with deployment(trunk) as deployed:
         await deployed.publishes(9)
         with Consumer(deployed.broker.url, APP, start=0, max_update=1) as consumer:

@@ -68,14 +68,14 @@ async def _published_with_state(folder: Path, how: str) -> None:
 
 @pytest.mark.node
 @pytest.mark.parametrize("how", ["option", "file", "environment"])
-def test_state_is_published_where_it_is_asked_for(tmp_path: Path, how: str) -> None:
+def test_state_is_published_with_the_option(tmp_path: Path, how: str) -> None:
     asyncio.run(_published_with_state(tmp_path, how))
 
 
 @pytest.mark.slow  # compiles geth
 @pytest.mark.node
 @asynchronous
-async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp_path: Path) -> None:
+async def test_a_stream_with_state_begins_with_the_whole_genesis_state(tmp_path: Path) -> None:
     async with geth(tmp_path / "geth", prague_of_many) as node:
         await node.build([node.wallet.legacy(b"\x22" * 20)])
         await node.build([])
@@ -95,7 +95,7 @@ async def test_stream_of_state_begins_with_all_that_a_real_chain_begins_with(tmp
 
 @pytest.mark.node
 @asynchronous
-async def test_stream_without_state_is_not_gone_on_with_by_one_with_state(tmp_path: Path) -> None:
+async def test_a_stream_without_state_cannot_be_continued_with_state(tmp_path: Path) -> None:
     async with anvil("--chain-id", str(fresh_chain_id())) as node:
         await node.mine(6)
         arguments = ("produce", "--from", node.url, "--to", f"file://{tmp_path}/log", "--start", "2", "--stop")
@@ -114,7 +114,7 @@ async def test_stream_without_state_is_not_gone_on_with_by_one_with_state(tmp_pa
 
 @pytest.mark.parametrize("workers", ["0", "2"])
 @asynchronous
-async def test_so_many_processes_check_a_backfill(tmp_path: Path, workers: str) -> None:
+async def test_a_backfill_is_verified_by_the_configured_number_of_processes(tmp_path: Path, workers: str) -> None:
     blocks = grow(None, 1_100)
     most: list[int] = []
     async with serving(replay(blocks)) as node:
@@ -137,7 +137,7 @@ def _children(pid: int) -> int:
 
 
 @asynchronous
-async def test_only_what_the_node_calls_final_is_published(tmp_path: Path) -> None:
+async def test_only_finalized_blocks_are_published_with_the_option(tmp_path: Path) -> None:
     blocks = grow(None, 20)
     chain = replay(blocks)
     chain.safe, chain.finalized = 9, 4
@@ -174,9 +174,7 @@ CONFLICTS = [
 
 
 @pytest.mark.parametrize(("options", "says"), CONFLICTS)
-def test_options_that_cannot_be_kept_together_are_refused_in_one_sentence(
-    tmp_path: Path, options: list[str], says: str
-) -> None:
+def test_conflicting_options_are_refused_in_one_sentence(tmp_path: Path, options: list[str], says: str) -> None:
     ran = CliRunner().invoke(cardinal, ["produce", "--to", f"file://{tmp_path}/log", *options])
     assert ran.exit_code != 0
     assert says in f"{ran.output}{ran.exception}"
@@ -192,7 +190,7 @@ def test_options_that_cannot_be_kept_together_are_refused_in_one_sentence(
         ("{ workers = 2 }", [], {"CARDINAL_OWN_URL": "http://127.0.0.1:1#state=yes"}),
     ],
 )
-def test_processes_for_state_are_refused_wherever_they_are_asked_for(
+def test_worker_processes_for_state_are_refused(
     tmp_path: Path, options: str, arguments: list[str], environ: dict[str, str]
 ) -> None:
     """One sentence that says what to leave out; nothing is connected to, and nothing begun."""
@@ -207,7 +205,7 @@ def test_processes_for_state_are_refused_wherever_they_are_asked_for(
     assert not (tmp_path / "log").exists()
 
 
-def test_option_that_says_the_same_as_the_url_is_no_conflict(tmp_path: Path) -> None:
+def test_an_option_equal_to_the_urls_is_accepted(tmp_path: Path) -> None:
     """The node is not there: that is what is found wrong, and waited for."""
     with Processes(tmp_path) as processes:
         node = "http://127.0.0.1:1#attempts=1&state=yes&lag=2"

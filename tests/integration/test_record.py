@@ -41,9 +41,7 @@ def other() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def test_a_recording_holds_every_record_with_its_position_and_gives_the_same_chain(
-    broker: MemoryBroker, tmp_path: Path
-) -> None:
+def test_a_recording_holds_every_record_with_its_position(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, fork(), "one")
     publish(broker, fork(), "two")
     recorder = record_all(broker.url, tmp_path)
@@ -54,7 +52,7 @@ def test_a_recording_holds_every_record_with_its_position_and_gives_the_same_cha
         assert steps(until(kept, "10c"))[-1] == steps(until(live, "10c"))[-1] == "+10c"
 
 
-def test_in_a_recording_every_seal_comes_after_its_block(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_every_batch_is_recorded_after_its_block(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, fork(), "one")
     publish(broker, fork(), "two")
     record_all(broker.url, tmp_path)
@@ -73,7 +71,7 @@ def check_seals(url: str) -> None:
             seen.add((record.key, record.key[1:33], producer))
 
 
-def test_a_cursor_of_the_stream_goes_on_with_its_recording_and_back(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_cursor_is_valid_for_the_stream_and_for_its_recording(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 4))
     with Consumer(broker.url, Blocks()) as consumer:
         updates = until(consumer, "4a")
@@ -88,7 +86,7 @@ def test_a_cursor_of_the_stream_goes_on_with_its_recording_and_back(broker: Memo
         assert steps(until(consumer, "9a")) == ["+9a"]
 
 
-def test_a_recording_from_a_cursor_holds_what_resuming_it_needs(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_recording_from_a_cursor_can_be_resumed_from_it(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 30))
     with Consumer(broker.url, Blocks()) as consumer:
         cursor = until(consumer, "30a")[-1].cursor
@@ -100,7 +98,7 @@ def test_a_recording_from_a_cursor_holds_what_resuming_it_needs(broker: MemoryBr
     assert found[:2] == ["-30a", "-29a"]
 
 
-def test_a_recording_takes_a_switched_off_clusters_place_in_a_mux(
+def test_a_recording_replaces_a_retired_cluster_in_a_mux(
     broker: MemoryBroker, other: MemoryBroker, tmp_path: Path
 ) -> None:
     publish(broker, line(1, 5))
@@ -115,7 +113,7 @@ def test_a_recording_takes_a_switched_off_clusters_place_in_a_mux(
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_a_recording_that_was_stopped_goes_on_where_it_ended(broker: MemoryBroker, tmp_path: Path, every: int) -> None:
+def test_a_stopped_recording_resumes_where_it_ended(broker: MemoryBroker, tmp_path: Path, every: int) -> None:
     publish(broker, line(0, 0))
     resumed, waiting = [], 0
     for index, payload in enumerate(fork()):
@@ -135,7 +133,7 @@ def test_a_recording_that_was_stopped_goes_on_where_it_ended(broker: MemoryBroke
     assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
-def test_a_full_disk_ends_the_recording_and_the_next_one_lacks_nothing(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_full_disk_ends_a_recording_and_the_next_run_completes_it(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 3))
     record_all(broker.url, tmp_path)
     publish(broker, line(4, 9))
@@ -157,7 +155,7 @@ def step_until_told(recorder: Recorder) -> None:
         recorder.step(0.05)
 
 
-def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_a_recorder_is_bounded(tmp_path: Path) -> None:
     ticks = itertools.count(1_700_000_000)
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: float(next(ticks))) as broker:
         publish(broker, line(1, 2_000))
@@ -176,7 +174,7 @@ def test_what_waits_in_memory_is_bounded(tmp_path: Path) -> None:
         assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
-def test_from_the_tail_only_what_comes_is_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_recording_from_the_end_holds_only_new_records(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     before = len(broker.records())
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start="latest")
@@ -192,7 +190,7 @@ def test_from_the_tail_only_what_comes_is_recorded(broker: MemoryBroker, tmp_pat
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_from_the_tail_partitions_that_come_later_are_recorded_whole(
+def test_partitions_added_after_a_start_at_the_end_are_recorded_whole(
     broker: MemoryBroker, tmp_path: Path, *, stopped: bool
 ) -> None:
     publish(broker, line(1, 5))
@@ -213,7 +211,7 @@ def test_from_the_tail_partitions_that_come_later_are_recorded_whole(
     assert sorted(records_of(f"file://{tmp_path}")) == come
 
 
-def test_what_retention_took_before_it_was_recorded_is_named(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_records_expired_before_the_recording_are_reported(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     record_all(broker.url, tmp_path)
     publish(broker, line(6, 9))
@@ -229,7 +227,7 @@ def test_what_retention_took_before_it_was_recorded_is_named(broker: MemoryBroke
         assert "start from" not in str(caught.value)
 
 
-def test_what_retention_took_while_it_was_recorded_is_named(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_records_that_expire_during_the_recording_are_reported(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     broker.trim("a", 0, 2)
@@ -238,7 +236,7 @@ def test_what_retention_took_while_it_was_recorded_is_named(broker: MemoryBroker
     recorder.close()
 
 
-def test_a_stream_that_was_made_anew_and_is_shorter_than_its_recording_is_named(tmp_path: Path) -> None:
+def test_a_recreated_stream_shorter_than_its_recording_is_reported(tmp_path: Path) -> None:
     publish(f"file://{tmp_path}/stream", line(1, 5))
     record_all(f"file://{tmp_path}/stream", tmp_path / "kept")
     kept = records_of(f"file://{tmp_path}/kept")
@@ -254,7 +252,7 @@ def test_a_stream_that_was_made_anew_and_is_shorter_than_its_recording_is_named(
     assert records_of(f"file://{tmp_path}/kept") == kept
 
 
-def test_two_recorders_of_one_folder_are_one_too_many(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_a_second_recorder_of_one_folder_is_refused(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 2))
     first = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     with pytest.raises(LogInUseError):
@@ -262,7 +260,7 @@ def test_two_recorders_of_one_folder_are_one_too_many(broker: MemoryBroker, tmp_
     first.close()
 
 
-def test_partitions_and_channels_that_come_while_recording_are_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_partitions_and_channels_added_while_recording_are_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 30))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     recorder.step(0.0)
@@ -279,7 +277,7 @@ def test_partitions_and_channels_that_come_while_recording_are_recorded(broker: 
     assert sorted(records_of(f"file://{tmp_path}", topics=topics)) == broker.records()
 
 
-def test_every_seal_comes_after_its_block_also_where_partitions_are_added_while_recording(
+def test_every_batch_is_recorded_after_its_block_also_with_added_partitions(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:
     """In the recording of a stream, and in that of a recording that grows."""
@@ -303,7 +301,7 @@ def test_every_seal_comes_after_its_block_also_where_partitions_are_added_while_
     assert records_of(second) == records_of(first)
 
 
-def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
+def test_an_unreachable_server_while_a_channel_is_opened_loses_nothing(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The channel's topic is seen, and the ends of the new source are not to be had: the old one reads on."""
@@ -334,7 +332,7 @@ def test_a_server_that_is_away_while_a_channel_is_taken_up_spoils_nothing(
     assert sorted(records_of(f"file://{tmp_path}", topics=["block", "a", "b", "block-re-0x01"])) == broker.records()
 
 
-def test_a_channel_that_is_deleted_is_read_no_more_and_the_recording_goes_on(
+def test_a_recording_continues_after_a_channel_is_deleted(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(broker, line(1, 5))
@@ -367,7 +365,7 @@ def test_a_channel_that_is_deleted_is_read_no_more_and_the_recording_goes_on(
     assert sorted(records_of(f"file://{tmp_path}", topics=[*Blocks().all_topics, *gone])) == broker.records()
 
 
-def test_a_topic_of_the_stream_that_is_deleted_ends_the_recording(
+def test_a_deleted_topic_of_the_stream_ends_the_recording(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(broker, line(1, 5))

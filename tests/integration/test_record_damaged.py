@@ -27,7 +27,7 @@ def _step(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("damaged", [middle, torn])
-def test_what_stands_before_the_damage_is_recorded_before_it_is_told(
+def test_records_before_a_damage_are_recorded_before_it_is_reported(
     tmp_path: Path, damaged: Callable[[Path], Path]
 ) -> None:
     url, copy = recording(tmp_path / "one", Blocks(), line(1, 2 * COUNT)), f"file://{tmp_path}/two"
@@ -42,7 +42,7 @@ def test_what_stands_before_the_damage_is_recorded_before_it_is_told(
         assert [record for record in records_of(copy) if record.key] == before
 
 
-def test_the_order_of_a_folder_is_that_of_its_recording(tmp_path: Path) -> None:
+def test_a_copy_of_a_folder_keeps_its_order(tmp_path: Path) -> None:
     url = recording(tmp_path / "one", Blocks(), line(1, 2 * COUNT))
     record_all(url, tmp_path / "two")
     assert records_of(f"file://{tmp_path}/two") == records_of(url)

@@ -85,7 +85,7 @@ def test_a_second_chain_in_a_folder_is_logged(capfd: pytest.CaptureFixture[str],
         assert ("also holds a recording of evm:5" in said) == (chain == 6)
 
 
-def test_the_commands_copy_a_folder_and_print_it(
+def test_record_and_replay_copy_a_folder_and_print_a_summary(
     processes: Processes, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 20))
@@ -114,7 +114,7 @@ def test_the_commands_copy_a_folder_and_print_it(
     assert len(out.splitlines()) == len(records_of(f"file://{tmp_path}/two", apps.get("evm", chain_id=5)))
 
 
-def test_a_folder_may_be_named_by_the_users_home(
+def test_a_folder_may_be_named_with_a_tilde(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -128,7 +128,7 @@ def test_a_folder_may_be_named_by_the_users_home(
     )
 
 
-def test_the_commands_take_names_from_a_settings_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_record_and_replay_take_names_from_a_settings_file(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
     config = tmp_path / "cardinal.toml"
     config.write_text(f'[streams.here]\nurl = "file://{tmp_path}/one"\n[streams.copy]\nurl = "file://{tmp_path}/two"\n')
@@ -155,7 +155,9 @@ def test_the_commands_take_names_from_a_settings_file(capfd: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "target", ["file://{}/one", "file://{}/other/../one?fsync=never", "mux:null://,file://{}/link"]
 )
-def test_a_recording_is_not_played_into_itself(capfd: pytest.CaptureFixture[str], tmp_path: Path, target: str) -> None:
+def test_replaying_a_recording_into_itself_is_refused(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, target: str
+) -> None:
     publish_to(f"file://{tmp_path}/one", 5, evm_blocks(5, 1, 3))
     (tmp_path / "other").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "one")
@@ -181,7 +183,9 @@ def test_a_recording_is_not_played_into_itself(capfd: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_what_cannot_work_is_one_sentence(capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str) -> None:
+def test_what_cannot_work_is_refused_in_one_sentence(
+    capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
+) -> None:
     status, out, said = run_here(capfd, *args)
     assert status != 0
     assert out == ""
@@ -192,7 +196,7 @@ def test_what_cannot_work_is_one_sentence(capfd: pytest.CaptureFixture[str], arg
 
 @pytest.mark.broker
 @pytest.mark.parametrize("options", ["", pytest.param("?transactional=update", marks=pytest.mark.slow)])
-def test_kafka_is_recorded_killed_recorded_on_and_played_again(
+def test_a_recording_of_kafka_survives_kills_and_replays_equal(
     processes: Processes, tmp_path: Path, cardinal_broker: EmbeddedKafka, options: str
 ) -> None:
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - only this case needs it

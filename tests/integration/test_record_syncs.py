@@ -43,7 +43,7 @@ def step_until_recorded(recorder: Recorder, broker: MemoryBroker) -> None:
         recorder.step(0.01)
 
 
-def test_always_is_when_a_step_ends(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
+def test_sync_always_syncs_after_every_step(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
     recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=always", Blocks())
     for number in range(6, 9):
         step_until_recorded(recorder, broker)
@@ -52,7 +52,7 @@ def test_always_is_when_a_step_ends(broker: MemoryBroker, tmp_path: Path, synced
     recorder.close()
 
 
-def test_never_is_when_it_is_closed(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
+def test_sync_never_syncs_when_closed(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
     recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=never", Blocks())
     step_until_recorded(recorder, broker)
     assert synced == []

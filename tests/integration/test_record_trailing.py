@@ -56,7 +56,7 @@ def _step_until_recorded(recorder: Recorder, count: int) -> None:
         recorder.step(0.05)
 
 
-def test_nothing_is_behind_when_only_marks_are_left(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_transaction_markers_do_not_count_as_lag(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 5))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     _step_until_recorded(recorder, len(broker.records()))
@@ -66,7 +66,7 @@ def test_nothing_is_behind_when_only_marks_are_left(broker: MemoryBroker, tmp_pa
     assert recorder.progress.behind == 0
 
 
-def test_what_waits_here_is_behind(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_records_held_in_memory_count_as_lag(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 2))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
     publish(broker, line(3, 5))
@@ -77,7 +77,7 @@ def test_what_waits_here_is_behind(broker: MemoryBroker, tmp_path: Path) -> None
     recorder.close()
 
 
-def test_a_recorder_that_hears_nothing_says_how_far_it_has_read_and_runs_on(
+def test_a_recorder_without_new_records_logs_its_position_and_continues(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cursor of the live stream stands behind the marks; and whoever kills the recorder now loses nothing."""
@@ -104,7 +104,7 @@ def test_a_recorder_that_hears_nothing_says_how_far_it_has_read_and_runs_on(
     assert sorted(records_of(folder)) == broker.records()
 
 
-def test_a_partition_that_is_quiet_while_others_are_not_is_said_to_be_read(
+def test_an_idle_partition_is_reported_as_read(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A recorder of a busy stream always hears something: its folder refused the cursor until the next record there."""

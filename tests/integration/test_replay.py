@@ -42,7 +42,7 @@ NOW = 1_700_000_000_000
 BOTH_WAYS = pytest.mark.parametrize("as_they_are", [True, False])
 
 
-def test_what_is_played_is_what_was_recorded_with_producers_and_headers(
+def test_a_replay_equals_the_recording_with_producers_and_headers(
     broker: MemoryBroker, other: MemoryBroker, tmp_path: Path
 ) -> None:
     publish(broker, fork(), "one")
@@ -62,7 +62,7 @@ def test_what_is_played_is_what_was_recorded_with_producers_and_headers(
         assert steps(until(consumer, "10c"))[-1] == "+10c"
 
 
-def test_the_order_of_each_topic_is_the_recorded_one(tmp_path: Path) -> None:
+def test_a_replay_keeps_the_order_of_each_topic(tmp_path: Path) -> None:
     source = f"file://{tmp_path}/one"
     with Producer(f"{source}?cardinal.partitions=1", Blocks(), producer_id="one") as producer:
         for payload in fork():
@@ -77,7 +77,7 @@ def test_the_order_of_each_topic_is_the_recorded_one(tmp_path: Path) -> None:
         assert kept == found
 
 
-def test_times_are_kept_where_the_transport_keeps_times(tmp_path: Path) -> None:
+def test_a_replay_keeps_timestamps_where_the_transport_can(tmp_path: Path) -> None:
     with Producer(f"file://{tmp_path}/one", Blocks(), producer_id="one") as producer:
         producer.add(line(1, 1)[0]).result(DEADLINE)
     play_all(tmp_path / "one", f"file://{tmp_path}/two")
@@ -88,7 +88,7 @@ def test_times_are_kept_where_the_transport_keeps_times(tmp_path: Path) -> None:
 
 
 @BOTH_WAYS
-def test_a_seal_is_not_handed_over_before_what_it_seals_is_acknowledged(
+def test_a_batch_is_sent_after_its_block_is_acknowledged(
     broker: MemoryBroker, other: MemoryBroker, tmp_path: Path, *, as_they_are: bool
 ) -> None:
     publish(broker, line(1, 3))
@@ -122,7 +122,7 @@ def test_a_seal_is_not_handed_over_before_what_it_seals_is_acknowledged(
     source.close()
 
 
-def test_a_channel_is_played_too(broker: MemoryBroker, other: MemoryBroker, tmp_path: Path) -> None:
+def test_a_channel_is_replayed_too(broker: MemoryBroker, other: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 40))
     with Producer(broker.url, Blocks(), producer_id="one") as producer:
         producer.reorg(BlockRef(10, hash_of("10a")), line(11, 42, "b", below="10a", weight=3)).result(DEADLINE)
@@ -136,7 +136,7 @@ def test_a_channel_is_played_too(broker: MemoryBroker, other: MemoryBroker, tmp_
 
 
 @BOTH_WAYS
-def test_a_sink_that_fails_is_reported_and_playing_again_completes_it(
+def test_a_failing_sink_is_reported_and_a_second_replay_completes_it(
     broker: MemoryBroker, other: MemoryBroker, tmp_path: Path, *, as_they_are: bool
 ) -> None:
     publish(broker, line(1, 5))
@@ -182,7 +182,7 @@ def seconds_to_play(folder: Path, speed: float, count: int) -> float:
 
 
 @pytest.mark.parametrize("speed", [1.0, 4.0, 0.5, 0.01])
-def test_at_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float) -> None:
+def test_with_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float) -> None:
     moments = [1_000, 1_000, 1_250, 1_200, 3_000, 7_000]
     write_at(tmp_path, moments)
     assert seconds_to_play(tmp_path, speed, len(moments)) == pytest.approx(6 / speed)
@@ -190,13 +190,13 @@ def test_at_a_speed_the_recorded_times_set_the_pace(tmp_path: Path, speed: float
 
 @pytest.mark.parametrize("odd", [-1, 0, NOW + 365 * 86_400_000, 1 << 60, -(1 << 62)])
 @pytest.mark.parametrize("at", [0, 2, 4])
-def test_a_record_with_an_odd_time_does_not_stop_the_playing(tmp_path: Path, odd: int, at: int) -> None:
+def test_a_record_with_an_invalid_time_does_not_stop_a_replay(tmp_path: Path, odd: int, at: int) -> None:
     moments = [NOW, NOW + 1_000, NOW + 2_000, NOW + 3_000]
     write_at(tmp_path, [*moments[:at], odd, *moments[at:]])
     assert seconds_to_play(tmp_path, 1.0, 5) == pytest.approx(3.0 if at != 2 else 2.0)
 
 
-def test_a_time_that_no_calendar_has_is_printed_as_its_number(
+def test_a_time_outside_the_calendar_is_printed_as_a_number(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     write_at(tmp_path, [1 << 60, -(1 << 62), NOW])

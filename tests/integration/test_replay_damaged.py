@@ -43,7 +43,7 @@ def _sealed(records: list[Record]) -> set[bytes]:
 
 @DAMAGES
 @pytest.mark.parametrize("as_they_are", [True, False])
-def test_what_stands_before_the_damage_is_played_whole_and_then_the_damage_is_told(
+def test_records_before_a_damage_are_replayed_before_it_is_reported(
     other: MemoryBroker, tmp_path: Path, damaged: Callable[[Path], Path], *, as_they_are: bool
 ) -> None:
     url = recording(tmp_path, Blocks(), line(1, 2 * COUNT))
@@ -58,7 +58,7 @@ def test_what_stands_before_the_damage_is_played_whole_and_then_the_damage_is_to
 
 
 @DAMAGES
-def test_the_command_says_what_it_played_and_what_is_damaged(
+def test_replay_prints_its_records_and_the_damage(
     tmp_path: Path, damaged: Callable[[Path], Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     app = apps.get("evm", chain_id=CHAIN)
@@ -87,9 +87,7 @@ def test_the_command_says_what_it_played_and_what_is_damaged(
     assert sum("cardinal-sealed" in printed for printed in lines.splitlines()) == len(_sealed(before))
 
 
-def test_a_torn_record_at_the_end_is_what_a_crash_leaves_and_ends_a_recording(
-    other: MemoryBroker, tmp_path: Path
-) -> None:
+def test_a_torn_record_at_the_end_counts_as_the_end(other: MemoryBroker, tmp_path: Path) -> None:
     url = recording(tmp_path, Blocks(), line(1, 2 * COUNT))
     segment = path_of(tmp_path, numbers_of(tmp_path)[-1])
     os.truncate(segment, segment.stat().st_size - 9)

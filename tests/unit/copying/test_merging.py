@@ -105,7 +105,7 @@ def check(records: list[Record], given: list[Record]) -> None:
 
 @given(st.integers(0, 1 << 32), st.integers(0, 12))
 @settings(max_examples=examples(200))
-def test_a_batch_comes_after_its_block_with_one_producer_whatever_the_clocks(seed: int, blocks: int) -> None:
+def test_a_batch_follows_its_block_whatever_the_clocks(seed: int, blocks: int) -> None:
     rng = random.Random(seed)
     skew = rng.choice([0, 3, 1_000])
     records = history(rng, blocks, 1, skew=skew)
@@ -114,7 +114,7 @@ def test_a_batch_comes_after_its_block_with_one_producer_whatever_the_clocks(see
 
 @given(st.integers(0, 1 << 32), st.integers(0, 8), st.integers(2, 3))
 @settings(max_examples=examples(200))
-def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks: int, producers: int) -> None:
+def test_a_batch_follows_its_block_with_several_producers(seed: int, blocks: int, producers: int) -> None:
     rng = random.Random(seed)
     skew = rng.choice([0, 3])
     records = history(rng, blocks, producers, skew=skew)
@@ -123,7 +123,7 @@ def test_a_batch_comes_after_its_block_with_several_producers(seed: int, blocks:
 
 @given(st.integers(0, 1 << 32), st.integers(1, 12))
 @settings(max_examples=examples(200))
-def test_all_is_given_where_only_what_is_not_ahead_is_read(seed: int, blocks: int) -> None:
+def test_every_record_is_released_while_partitions_ahead_are_paused(seed: int, blocks: int) -> None:
     """Also where a producer sent blocks again, much later: what is given waits for nothing that is not read."""
     rng = random.Random(seed)
     records = history(rng, blocks, 1, skew=0)
@@ -146,7 +146,7 @@ def test_all_is_given_where_only_what_is_not_ahead_is_read(seed: int, blocks: in
     assert sorted(reading.given) == sorted(records)
 
 
-def test_what_waits_is_counted_as_the_memory_that_it_takes() -> None:
+def test_held_records_are_counted_by_their_memory() -> None:
     """Small messages take mostly what is not their keys and values."""
     merge = Merge()
     tracemalloc.start()
@@ -167,7 +167,7 @@ def test_what_waits_is_counted_as_the_memory_that_it_takes() -> None:
     assert merge.size / 2 < taken < merge.size * 1.5
 
 
-def test_nothing_is_given_before_a_second_look_at_the_ends() -> None:
+def test_no_record_is_released_before_a_second_query_of_the_ends() -> None:
     merge = Merge()
     batch = Record("block", 0, 0, b"\0" + bytes(32), b"", 5)
     merge.add([batch])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_was_read_and_not_written_is_not_passed_over_when_there_is_room_again_at_the_end(tmp_path: Path) -> None:
+def test_records_that_could_not_be_written_are_written_by_the_next_run(tmp_path: Path) -> None:
     """The folder takes nothing while the records come, and everything again when the recorder says where it stands."""
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 3))
@@ -38,7 +38,7 @@ def test_what_was_read_and_not_written_is_not_passed_over_when_there_is_room_aga
         assert sorted(_records(tmp_path)) == broker.records()
 
 
-def test_a_recorder_that_could_not_write_does_not_go_on_beyond_what_it_lost(tmp_path: Path) -> None:
+def test_a_recorder_that_failed_to_write_does_not_continue_beyond_the_loss(tmp_path: Path) -> None:
     """There is room again, and the program goes on with the same recorder."""
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 9))
@@ -53,7 +53,7 @@ def test_a_recorder_that_could_not_write_does_not_go_on_beyond_what_it_lost(tmp_
         assert sorted(_records(tmp_path)) == broker.records()
 
 
-def test_a_source_that_refuses_for_a_moment_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_fails_once_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 9))
         recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())

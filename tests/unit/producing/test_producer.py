@@ -76,7 +76,7 @@ def producer(broker: MemoryBroker) -> Iterator[Producer]:
         yield producer
 
 
-def test_a_block_is_on_its_topics_when_its_future_ends(broker: MemoryBroker, producer: Producer) -> None:
+def test_a_future_ends_when_its_block_is_on_the_topics(broker: MemoryBroker, producer: Producer) -> None:
     producer.add(_payload(1)).result(DEADLINE)
     keys = {record.key[33:] for record in broker.records("a") if record.key}
     assert keys == {b"a/1", b"a/2"}
@@ -85,7 +85,7 @@ def test_a_block_is_on_its_topics_when_its_future_ends(broker: MemoryBroker, pro
     assert producer.stats.in_flight == 0
 
 
-def test_a_batch_waits_until_all_else_of_its_block_is_acknowledged(broker: MemoryBroker, producer: Producer) -> None:
+def test_a_batch_is_sent_after_its_blocks_messages_are_acknowledged(broker: MemoryBroker, producer: Producer) -> None:
     broker.hold()
     future = producer.add(_payload(1))
     assert len([record for record in broker.records() if record.key[:1] == b"\x03"]) == 3
@@ -95,9 +95,7 @@ def test_a_batch_waits_until_all_else_of_its_block_is_acknowledged(broker: Memor
     assert _batches(broker) == [1]
 
 
-def test_the_first_batch_is_acknowledged_before_the_next_is_handed_over(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_batch_is_acknowledged_before_the_next_is_sent(broker: MemoryBroker, producer: Producer) -> None:
     broker.hold()
     futures = [producer.add(_payload(number)) for number in (1, 2, 3)]
     broker.release_some(lambda message: not _is_batch(message))
@@ -108,7 +106,9 @@ def test_the_first_batch_is_acknowledged_before_the_next_is_handed_over(
     assert _batches(broker) == [1, 2, 3]
 
 
-def test_batches_go_out_parents_first_whatever_is_acknowledged_first(broker: MemoryBroker, producer: Producer) -> None:
+def test_batches_are_sent_parents_first_in_any_order_of_acknowledgements(
+    broker: MemoryBroker, producer: Producer
+) -> None:
     producer.add(_payload(1)).result(DEADLINE)
     broker.hold()
     futures = [producer.add(_payload(number)) for number in (2, 3, 4)]
@@ -121,9 +121,7 @@ def test_batches_go_out_parents_first_whatever_is_acknowledged_first(broker: Mem
     assert _batches(broker) == [1, 2, 3, 4]
 
 
-def test_a_failed_block_is_loud_and_holds_its_descendants_until_it_is_sent_again(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_failed_block_fails_its_future_and_holds_its_descendants(broker: MemoryBroker, producer: Producer) -> None:
     producer.add(_payload(1)).result(DEADLINE)
     broker.fail(lambda message: message.key[1:33] == _hash(2) and message.topic == "b")
     failed, child = producer.add(_payload(2)), producer.add(_payload(3))
@@ -140,7 +138,7 @@ def test_a_failed_block_is_loud_and_holds_its_descendants_until_it_is_sent_again
     producer.flush(DEADLINE)
 
 
-def test_a_lost_batch_fails_its_block_and_can_be_sent_again(broker: MemoryBroker, producer: Producer) -> None:
+def test_a_lost_batch_fails_its_block_which_can_be_added_again(broker: MemoryBroker, producer: Producer) -> None:
     broker.fail(_is_batch)
     with pytest.raises(DeliveryError):
         producer.add(_payload(1)).result(DEADLINE)
@@ -149,7 +147,7 @@ def test_a_lost_batch_fails_its_block_and_can_be_sent_again(broker: MemoryBroker
     assert _batches(broker) == [1]
 
 
-def test_an_announced_sub_batch_holds_the_batch_of_its_block_and_of_descendants(
+def test_an_announced_sub_batch_holds_its_blocks_batch_and_descendants(
     broker: MemoryBroker, producer: Producer
 ) -> None:
     batch_id = bytes([7]) * 32
@@ -164,7 +162,7 @@ def test_an_announced_sub_batch_holds_the_batch_of_its_block_and_of_descendants(
         producer.send_sub_batch(_hash(1), batch_id, SubBatch("a/state"))
 
 
-def test_only_so_many_blocks_are_under_way(broker: MemoryBroker) -> None:
+def test_blocks_in_flight_are_bounded(broker: MemoryBroker) -> None:
     with Producer(broker.url, Blocks(), producer_id="one", max_blocks=2) as producer:
         broker.hold()
         first = [producer.add(_payload(number)) for number in (1, 2)]
@@ -182,7 +180,7 @@ def test_only_so_many_blocks_are_under_way(broker: MemoryBroker) -> None:
     assert _batches(broker) == [1, 2, 3]
 
 
-def test_whoever_is_told_of_a_blocks_end_may_add_others_though_there_is_no_room(broker: MemoryBroker) -> None:
+def test_a_callback_may_add_blocks_while_the_queue_is_full(broker: MemoryBroker) -> None:
     added: list[Future[None]] = []
     with Producer(broker.url, Blocks(), producer_id="one", max_blocks=2) as producer:
         broker.hold()
@@ -195,7 +193,7 @@ def test_whoever_is_told_of_a_blocks_end_may_add_others_though_there_is_no_room(
     assert _batches(broker) == [1, 2, 3, 4, 5]
 
 
-def test_no_room_because_of_a_failure_is_an_error_and_not_a_wait_for_ever(broker: MemoryBroker) -> None:
+def test_a_queue_filled_by_a_failure_is_an_error(broker: MemoryBroker) -> None:
     with Producer(broker.url, Blocks(), producer_id="one", max_blocks=2) as producer:
         broker.fail(lambda message: message.key[1:33] == _hash(1))
         producer.add(_payload(1))
@@ -208,7 +206,7 @@ def test_no_room_because_of_a_failure_is_an_error_and_not_a_wait_for_ever(broker
         producer.add(_payload(3)).result(DEADLINE)
 
 
-def test_nothing_of_a_block_is_sent_that_cannot_be_carried_whole(broker: MemoryBroker, producer: Producer) -> None:
+def test_no_message_of_an_oversize_block_is_sent(broker: MemoryBroker, producer: Producer) -> None:
     before = broker.records()
     for path in ("a/big", "inside-big"):
         with pytest.raises(OversizeError):
@@ -221,7 +219,7 @@ def test_nothing_of_a_block_is_sent_that_cannot_be_carried_whole(broker: MemoryB
     producer.add(_payload(1)).result(DEADLINE)
 
 
-def test_a_block_under_way_is_not_added_twice(broker: MemoryBroker, producer: Producer) -> None:
+def test_a_block_in_flight_is_not_added_twice(broker: MemoryBroker, producer: Producer) -> None:
     broker.hold()
     future = producer.add(_payload(1))
     with pytest.raises(LocalProtocolError, match="already"):
@@ -243,7 +241,7 @@ def test_a_producer_pings_with_the_digest_of_its_id(broker: MemoryBroker) -> Non
     assert {ping.producer_id for ping in pings} == {hashlib.sha256("höhe-1".encode()).digest()} == {ping_id("höhe-1")}
 
 
-def test_closing_fails_what_is_not_sealed_and_nothing_is_taken_afterwards(
+def test_closing_fails_unsealed_blocks_and_refuses_new_ones(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cardinal.producer._CLOSE_SECONDS", 0.05)
@@ -274,12 +272,12 @@ def test_settings_that_cannot_work_are_refused(broker: MemoryBroker, wrong: dict
         Producer(broker.url, Blocks(), **{"producer_id": "one", **wrong})  # type: ignore[arg-type] # wrong on purpose
 
 
-def test_a_memory_broker_that_is_not_there_is_named() -> None:
+def test_an_unknown_memory_broker_is_named() -> None:
     with pytest.raises(UnreachableError, match="nowhere"):
         Producer("memory://nowhere", Blocks(), producer_id="one")
 
 
-def test_bytes_under_way_are_bounded_and_a_block_beyond_all_bounds_goes_alone(broker: MemoryBroker) -> None:
+def test_bytes_in_flight_are_bounded_and_a_larger_block_is_sent_alone(broker: MemoryBroker) -> None:
     with Producer(broker.url, Blocks(), producer_id="one", max_bytes=1000) as producer:
         broker.hold()
         first = producer.add(Payload(1, _hash(1), _hash(0), 1, {"a/1": bytes(5000)}))

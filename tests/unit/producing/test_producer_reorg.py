@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
-from cardinal.errors import DeliveryError, LocalProtocolError, OversizeError
+from cardinal.errors import DeliveryError, LocalProtocolError, OversizeError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.producing import deep_reorg
 from cardinal.protocols.streams import (
@@ -66,9 +67,7 @@ def announcements(broker: MemoryBroker) -> list[Reorg]:
     return [m for r in broker.records(TOPIC) if isinstance(m := decode(r.key, r.value), Reorg)]
 
 
-def test_a_deep_branch_goes_through_a_channel_that_opens_with_reorg_and_ends_with_reorg_complete(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_deep_branch_is_sent_through_a_channel(broker: MemoryBroker, producer: Producer) -> None:
     before = producer.stats
     producer.reorg(DEEP, BRANCH).result(DEADLINE)
     assert announcements(broker) == [Reorg(DEEP.hash, 1)]
@@ -83,9 +82,7 @@ def test_a_deep_branch_goes_through_a_channel_that_opens_with_reorg_and_ends_wit
     assert producer.stats.blocks == before.blocks + len(BRANCH)
 
 
-def test_a_batch_on_the_channel_waits_for_its_block_and_reorg_complete_for_everything(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_on_a_channel_reorg_complete_is_sent_last(broker: MemoryBroker, producer: Producer) -> None:
     seen: list[str] = []
 
     def lose(message: object) -> bool:
@@ -119,9 +116,7 @@ def test_a_branch_within_the_threshold_needs_no_channel(broker: MemoryBroker, pr
     assert {h("4c"), h("7c")} <= hashes
 
 
-def test_a_producer_that_starts_anew_knows_the_depth_from_what_is_published(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_restarted_producer_reads_the_depth_from_the_topics(broker: MemoryBroker, producer: Producer) -> None:
     producer.close()
     with Producer(broker.url, Stream(), producer_id="one") as other:
         other.reorg(DEEP, BRANCH).result(DEADLINE)
@@ -137,7 +132,7 @@ def is_of(name: str, message: Routed) -> bool:
 
 
 @pytest.mark.parametrize("lost", ["4c", "5c", "6c", "7c"])
-def test_a_branch_within_the_threshold_that_fails_is_told_at_once_and_goes_again(
+def test_a_failed_short_branch_fails_at_once_and_can_be_sent_again(
     broker: MemoryBroker, producer: Producer, lost: str
 ) -> None:
     """What is above the lost block waits for it: it is neither waited for nor sent twice."""
@@ -157,7 +152,7 @@ def test_a_branch_within_the_threshold_that_fails_is_told_at_once_and_goes_again
     assert [sealed.count(block_hash) for block_hash in waited] == [1] * len(waited)
 
 
-def test_a_branch_that_fills_all_the_room_goes_again_with_the_block_that_failed_first(broker: MemoryBroker) -> None:
+def test_a_failed_branch_that_fills_the_queue_can_be_sent_again(broker: MemoryBroker) -> None:
     with Producer(broker.url, Stream(), producer_id="one", max_blocks=2) as producer:
         for payload in MAIN:
             producer.add(payload)
@@ -178,7 +173,7 @@ def ping(broker: MemoryBroker, times: int) -> None:
 
 
 @pytest.mark.parametrize("pings", [600, 5_000])
-def test_the_depth_is_known_behind_the_pings_of_a_chain_that_stands_still(
+def test_the_depth_is_found_below_many_pings(
     broker: MemoryBroker, producer: Producer, pings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind more than are looked at it is not known: then a channel is the way that consumers take in any case."""
@@ -190,9 +185,7 @@ def test_the_depth_is_known_behind_the_pings_of_a_chain_that_stands_still(
     assert announcements(broker) == [Reorg(DEEP.hash, 1)]
 
 
-def test_the_depth_is_that_below_what_is_published_whatever_was_added_first(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_the_depth_counts_from_the_published_head(broker: MemoryBroker, producer: Producer) -> None:
     producer.close()
     with Producer(broker.url, Stream(), producer_id="one") as other:
         other.add(MAIN[0]).result(DEADLINE)
@@ -218,7 +211,7 @@ def test_a_stream_of_pings_alone_has_no_depth(broker: MemoryBroker) -> None:
     ],
     ids=["empty", "elsewhere", "a hole", "two branches", "announced content"],
 )
-def test_what_is_no_branch_above_its_ancestor_is_refused(
+def test_blocks_that_are_no_branch_of_their_ancestor_are_refused(
     broker: MemoryBroker, producer: Producer, branch: list[Payload]
 ) -> None:
     before = len(broker.records())
@@ -227,7 +220,7 @@ def test_what_is_no_branch_above_its_ancestor_is_refused(
     assert len(broker.records()) == before
 
 
-def test_nothing_of_a_branch_is_sent_that_cannot_be_carried_whole(broker: MemoryBroker, producer: Producer) -> None:
+def test_no_message_of_an_oversize_branch_is_sent(broker: MemoryBroker, producer: Producer) -> None:
     before = len([record for record in broker.records() if record.key])
     big = Payload(7, h("7b"), h("6b"), 7, {"b/7b/t/0": bytes(10_001)})
     with pytest.raises(OversizeError):
@@ -237,10 +230,35 @@ def test_nothing_of_a_branch_is_sent_that_cannot_be_carried_whole(broker: Memory
     assert len([record for record in broker.records() if record.key]) == before
 
 
-def test_without_channels_a_deep_branch_goes_out_as_any_other(broker: MemoryBroker, producer: Producer) -> None:
+def test_without_channels_a_deep_branch_is_sent_as_any_other(broker: MemoryBroker, producer: Producer) -> None:
     """For consumers of the Go implementation, which a channel stops."""
     assert producer.stats.blocks == len(MAIN)
     with Producer(broker.url, Stream(), producer_id="two", reorg_channels=False) as plain:
         plain.reorg(DEEP, BRANCH).result(DEADLINE)
     assert announcements(broker) == []
     assert {r.key[1:] for r in broker.records(TOPIC) if r.key[:1] == b"\0"} >= {payload.hash for payload in BRANCH}
+
+
+class Topics:
+    """A sink that does not answer the first queries."""
+
+    def __init__(self, head: int, failures: int) -> None:
+        key, value = encode(Batch(h("1a"), head, 1, h("0a")))
+        self.record = Record(TOPIC, 0, 0, key, value, 0)
+        self.failures = failures
+
+    def recent(self, _limit: int) -> list[Record]:
+        if self.failures:
+            self.failures -= 1
+            raise UnreachableError("the broker starts again", address="broker")
+        return [self.record]
+
+
+def test_without_an_answer_the_depth_is_estimated_and_the_next_branch_queries_again() -> None:
+    topics: Any = Topics(head=2_000, failures=2)
+    branches, ancestor = deep_reorg.BranchDepth(topics, 128), BlockRef(990, h("ancestor"))
+    with pytest.raises(UnreachableError):
+        branches.is_deep(ancestor)
+    branches.added(1_000)
+    assert not branches.is_deep(ancestor)
+    assert branches.is_deep(ancestor)

@@ -57,9 +57,7 @@ def freed_at_once(broker: MemoryBroker, producer: Producer) -> tuple[Future[None
     return parent, child
 
 
-def test_a_child_does_not_go_where_its_parents_batch_is_lost_just_before_it(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_child_is_not_sent_after_its_parents_lost_batch(broker: MemoryBroker, producer: Producer) -> None:
     broker.fail(lambda message: message.key == b"\0" + h("2a"))
     parent, child = freed_at_once(broker, producer)
     broker.release()
@@ -72,7 +70,7 @@ def test_a_child_does_not_go_where_its_parents_batch_is_lost_just_before_it(
     assert [one.hash for one in batches(broker)] == [h("1a"), h("2a"), h("3a")]
 
 
-def test_a_child_does_not_go_where_its_parents_batch_cannot_be_handed_over(
+def test_a_child_is_not_sent_where_its_parents_batch_is_refused(
     broker: MemoryBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     post = MemorySink.post
@@ -96,7 +94,7 @@ def test_a_child_does_not_go_where_its_parents_batch_cannot_be_handed_over(
     assert [one.hash for one in batches(broker)] == [h("1a"), h("2a"), h("3a")]
 
 
-def test_a_first_block_that_fails_does_not_hold_a_block_that_does_not_descend_from_it(broker: MemoryBroker) -> None:
+def test_a_failed_first_block_holds_only_its_descendants(broker: MemoryBroker) -> None:
     with Producer(broker.url, Stream(), producer_id="one") as producer:
         broker.hold()
         first, other = producer.add(block("1a", "0g")), producer.add(block("1b", "0h"))
@@ -114,9 +112,7 @@ def announced(name: str, parent: str) -> Payload:
     return Payload(2, h(name), h(parent), 2, {"tip": b"2"}, sub_batches={h("s"): None})
 
 
-def test_a_sub_batch_that_comes_later_stands_in_the_batch_under_its_own_path(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_late_sub_batch_is_in_the_batch_under_its_path(broker: MemoryBroker, producer: Producer) -> None:
     done = producer.add(announced("2a", "1a"))
     producer.send_sub_batch(h("2a"), h("s"), CONTENT).result(DEADLINE)
     done.result(DEADLINE)
@@ -124,7 +120,7 @@ def test_a_sub_batch_that_comes_later_stands_in_the_batch_under_its_own_path(
     assert len(broker.records("state")) == 2 + 3  # heartbeats; header, deletes, one update
 
 
-def test_sub_batches_that_come_at_once_all_stand_in_the_batch_under_their_paths(
+def test_concurrent_sub_batches_are_all_in_the_batch(
     broker: MemoryBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two threads are brought together where both have made a Batch with their own path, if they can be there."""
@@ -149,9 +145,7 @@ def test_sub_batches_that_come_at_once_all_stand_in_the_batch_under_their_paths(
     assert {one: named[one] for one in ids} == ids
 
 
-def test_a_sub_batch_that_was_lost_is_sent_again_and_the_block_waits_for_it(
-    broker: MemoryBroker, producer: Producer
-) -> None:
+def test_a_block_waits_for_a_lost_sub_batch_to_be_sent_again(broker: MemoryBroker, producer: Producer) -> None:
     done = producer.add(announced("2a", "1a"))
     broker.fail(lambda message: message.topic == "state")
     with pytest.raises(DeliveryError):
@@ -187,7 +181,7 @@ def test_a_sub_batch_of_an_earlier_attempt_does_not_count_for_the_next(
 
 
 @pytest.mark.parametrize(("batch_id", "path"), [("t", "state/"), ("s", "tip")])
-def test_a_sub_batch_that_has_no_place_in_its_block_is_refused_and_not_sent(
+def test_a_sub_batch_that_does_not_belong_to_its_block_is_refused(
     broker: MemoryBroker, producer: Producer, batch_id: str, path: str
 ) -> None:
     done = producer.add(announced("2a", "1a"))

@@ -66,7 +66,7 @@ def sealers(broker: MemoryBroker) -> dict[bytes, list[str]]:
     return found
 
 
-def test_the_lowest_sends_and_the_other_leaves_it_to_it(broker: MemoryBroker) -> None:
+def test_only_the_lowest_producer_sends(broker: MemoryBroker) -> None:
     with standby(broker, "b") as second, standby(broker, "a") as first:
         knows(second, "a", "b")
         waiting = [second.add(payload) for payload in CHAIN]
@@ -81,7 +81,7 @@ def test_the_lowest_sends_and_the_other_leaves_it_to_it(broker: MemoryBroker) ->
     assert sealers(broker) == {payload.hash: ["a"] for payload in CHAIN}
 
 
-def test_a_standby_hears_partitions_that_are_added(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_reads_added_partitions(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most blocks are in the new ones: not heard, each would be sent a second time."""
     monkeypatch.setattr(watermarks, "LOOK_SECONDS", 0.05)
     with standby(broker, "b") as second, standby(broker, "a") as first:
@@ -95,7 +95,7 @@ def test_a_standby_hears_partitions_that_are_added(broker: MemoryBroker, monkeyp
         assert (second.stats.blocks, second.stats.skipped) == (0, 30)
 
 
-def test_what_the_lowest_leaves_out_is_sent_after_the_step_in_order(broker: MemoryBroker) -> None:
+def test_a_standby_sends_what_the_lowest_omits_after_its_step(broker: MemoryBroker) -> None:
     with standby(broker, "a") as first, standby(broker, "b", step=0.3) as second:
         knows(second, "a", "b")
         for payload in (CHAIN[0], CHAIN[3]):
@@ -109,7 +109,7 @@ def test_what_the_lowest_leaves_out_is_sent_after_the_step_in_order(broker: Memo
     assert sealers(broker)[h("3a")] == ["b"], "a hole below a sealed block is not skipped"
 
 
-def test_when_the_lowest_dies_the_next_sends_at_once(broker: MemoryBroker) -> None:
+def test_the_next_producer_sends_at_once_when_the_lowest_dies(broker: MemoryBroker) -> None:
     with standby(broker, "b", ping_seconds=0.1) as second:
         with standby(broker, "a", ping_seconds=0.1):
             knows(second, "a", "b")
@@ -120,7 +120,7 @@ def test_when_the_lowest_dies_the_next_sends_at_once(broker: MemoryBroker) -> No
         second.add(CHAIN[1]).result(DEADLINE)
 
 
-def test_a_sub_batch_that_was_sent_while_its_block_waited_is_not_waited_for_again(broker: MemoryBroker) -> None:
+def test_a_sub_batch_sent_while_its_block_waited_counts(broker: MemoryBroker) -> None:
     """Its content was acknowledged before the block was begun: the turn comes, and nobody sends it once more."""
     first, *others = CHAIN
     announced = replace(first, sub_batches={h("state"): None})
@@ -135,7 +135,7 @@ def test_a_sub_batch_that_was_sent_while_its_block_waited_is_not_waited_for_agai
     assert sealers(broker) == {payload.hash: ["b"] for payload in CHAIN}
 
 
-def test_what_was_sealed_before_a_producer_started_is_not_sent_again(broker: MemoryBroker) -> None:
+def test_blocks_sealed_before_a_start_are_not_sent_again(broker: MemoryBroker) -> None:
     with standby(broker, "b") as second:
         for payload in CHAIN:
             second.add(payload)
@@ -146,7 +146,7 @@ def test_what_was_sealed_before_a_producer_started_is_not_sent_again(broker: Mem
             assert first.stats.skipped == 5
 
 
-def test_a_batch_without_a_seal_counts_for_nothing(broker: MemoryBroker) -> None:
+def test_a_batch_without_a_seal_does_not_count(broker: MemoryBroker) -> None:
     other = broker.sink(Stream(), producer_id="other")
     with standby(broker, "b") as producer:
         *content, batch = messages(CHAIN[0])
@@ -156,7 +156,7 @@ def test_a_batch_without_a_seal_counts_for_nothing(broker: MemoryBroker) -> None
         assert (producer.stats.blocks, producer.stats.skipped) == (1, 0)
 
 
-def test_a_block_that_failed_goes_again_at_once_and_its_children_follow(broker: MemoryBroker) -> None:
+def test_a_failed_block_is_sent_again_at_once_with_its_children(broker: MemoryBroker) -> None:
     with standby(broker, "a") as producer:
         broker.fail(lambda message: message.key[1:33] == h("2a") and message.topic == "tx")
         futures = [producer.add(payload) for payload in CHAIN]
@@ -167,7 +167,7 @@ def test_a_block_that_failed_goes_again_at_once_and_its_children_follow(broker: 
         futures[4].result(DEADLINE)
 
 
-def test_blocks_that_wait_take_room_and_are_failed_by_closing(
+def test_waiting_blocks_count_for_the_queue_and_fail_on_close(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cardinal.producer._CLOSE_SECONDS", 0.05)
@@ -186,7 +186,7 @@ def test_blocks_that_wait_take_room_and_are_failed_by_closing(
             futures[1].result(DEADLINE)
 
 
-def test_producers_of_another_implementation_count_and_have_no_rank(broker: MemoryBroker) -> None:
+def test_producers_of_other_implementations_count_without_a_rank(broker: MemoryBroker) -> None:
     with standby(broker, "b") as producer:
         broker.take(Routed(TOPIC, *encode(Ping(ping_id("0"), 1, 0))), ())
         knows(producer, "b", f"0x{ping_id('0').hex()}")
@@ -194,7 +194,7 @@ def test_producers_of_another_implementation_count_and_have_no_rank(broker: Memo
 
 
 @pytest.mark.parametrize("why", [TransportError("the line is down"), RuntimeError("a fault of ours")])
-def test_a_producer_that_cannot_hear_any_more_sends_everything(
+def test_a_standby_that_cannot_read_sends_everything(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, why: Exception
 ) -> None:
     told: list[BaseException | None] = []
@@ -213,7 +213,7 @@ def test_a_producer_that_cannot_hear_any_more_sends_everything(
     assert set(told) == ({why} if isinstance(why, RuntimeError) else set()), "a fault of ours is not kept quiet"
 
 
-def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_lowest_sends_while_reading_is_delayed(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     held = threading.Event()
     held.set()
     asked = threading.Event()
@@ -237,7 +237,7 @@ def test_while_readers_are_held_up_only_the_lowest_sends(broker: MemoryBroker, m
         assert (second.stats.blocks, second.stats.skipped) == (4, 1)
 
 
-def test_who_was_first_is_known_with_all_producers_sending_too(broker: MemoryBroker) -> None:
+def test_first_arrivals_are_counted_without_standby_too(broker: MemoryBroker) -> None:
     settings = {"redundancy": "all", "watch": True}
     with (
         Producer(broker.url, Stream(), producer_id="a", **settings) as first,  # type: ignore[arg-type] # named above
@@ -253,7 +253,7 @@ def test_who_was_first_is_known_with_all_producers_sending_too(broker: MemoryBro
         assert silent.producer_count is None
 
 
-def test_a_reorg_within_the_threshold_waits_its_turn_too(broker: MemoryBroker) -> None:
+def test_a_short_reorg_waits_its_turn_too(broker: MemoryBroker) -> None:
     with standby(broker, "a") as first, standby(broker, "b") as second:
         knows(second, "a", "b")
         for payload in CHAIN:

@@ -41,16 +41,14 @@ def _send_slowly(broker: MemoryBroker, clock: Clock, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 4, 50, 300, 590])
-def test_a_block_whose_batch_came_minutes_after_the_rest_counts(
-    broker: MemoryBroker, clock: Clock, seconds: float
-) -> None:
+def test_a_block_whose_batch_came_minutes_later_counts(broker: MemoryBroker, clock: Clock, seconds: float) -> None:
     """As long as for consumers, who begin to read it so much earlier than its Batch."""
     _send_slowly(broker, clock, seconds)
     chain = survey(broker.source(Blocks().all_topics), Blocks()).chain
     assert chain == [payload.ref for payload in CHAIN]
 
 
-def test_nothing_is_read_ten_minutes_around_where_all_is_near(
+def test_only_records_near_a_batch_are_read(
     broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _send_slowly(broker, clock, 1)
@@ -73,7 +71,7 @@ def test_nothing_is_read_ten_minutes_around_where_all_is_near(
     assert min(asked) >= 9_990_000
 
 
-def test_on_a_busy_stream_so_many_records_are_read_around_it_and_no_more(
+def test_records_read_around_a_batch_are_bounded(
     broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(completeness, "_RECORDS", 100)

@@ -28,13 +28,13 @@ class Topic:
         return None if self.away else dict(self.written)
 
 
-def test_a_stream_that_rests_is_known_up_to_now() -> None:
+def test_the_horizon_of_an_idle_stream_is_now() -> None:
     topic = Topic()
     horizon = topic.horizon()
     assert [horizon.reached(now) for now in (1.0, 2.5)] == [1.0, 2.5]
 
 
-def test_a_moment_is_known_when_what_was_written_before_it_is_read_whatever_is_written_since() -> None:
+def test_the_horizon_rises_when_everything_before_it_is_read() -> None:
     topic = Topic()
     horizon = topic.horizon()
     topic.written[A] = 3
@@ -51,7 +51,7 @@ def test_a_moment_is_known_when_what_was_written_before_it_is_read_whatever_is_w
     assert horizon.reached(5.0) == 4.0
 
 
-def test_while_nobody_says_where_the_partitions_end_nothing_is_known_and_it_is_asked_again() -> None:
+def test_without_watermarks_there_is_no_horizon_and_the_query_is_repeated() -> None:
     topic = Topic()
     horizon = topic.horizon()
     topic.away = True
@@ -60,12 +60,12 @@ def test_while_nobody_says_where_the_partitions_end_nothing_is_known_and_it_is_a
     assert horizon.reached(3.0) == 3.0
 
 
-def test_a_partition_that_nobody_reads_holds_nothing_up_and_one_that_is_not_spoken_of_neither() -> None:
+def test_unread_and_unknown_partitions_do_not_hold_the_horizon() -> None:
     assert Horizon(lambda: {A: 5}, lambda: {B: 0}).reached(1.0) == 1.0
 
 
 @given(st.lists(st.tuples(st.sampled_from(("write", "read", "look")), st.sampled_from((A, B)), st.integers(1, 3))))
-def test_no_moment_is_known_before_what_was_written_until_then_is_read_and_none_goes_back(
+def test_the_horizon_never_passes_unread_records_and_never_falls(
     steps: list[tuple[str, Partition, int]],
 ) -> None:
     topic = Topic()

@@ -65,7 +65,7 @@ def _hash(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go_on() -> None:
+def test_blocks_that_others_published_are_skipped() -> None:
     """Two thousand of them at once: there is no depth to it."""
     line = Line()
     units = [line.add(number) for number in range(1, 2_003)]
@@ -80,7 +80,7 @@ def test_what_others_have_published_meanwhile_is_not_sent_and_its_descendants_go
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: int) -> None:
+def test_every_unit_ends_once_and_parents_first(seed: int) -> None:
     rng, line = random.Random(seed), Line()
     ended: list[int] = []
     units: list[Publication] = []
@@ -99,7 +99,7 @@ def test_whatever_others_publish_every_unit_ends_once_and_parents_first(seed: in
     assert line.in_flight.stats.skipped == 59 - len(line.finished)
 
 
-def test_what_stands_in_line_waits_while_others_make_progress() -> None:
+def test_queued_units_wait_while_others_make_progress() -> None:
     line = Line()
     units = [line.add(number) for number in range(1, 6)]
     line.waits = True
@@ -116,7 +116,7 @@ def test_what_stands_in_line_waits_while_others_make_progress() -> None:
     assert line.finished == [1, 4, 5]
 
 
-def test_one_that_failed_holds_its_descendants_also_those_that_others_have_published() -> None:
+def test_a_failed_unit_holds_its_descendants_also_published_ones() -> None:
     """They are asked when their turn comes; until the one that failed goes again, nothing is told of them."""
     line = Line()
     first, second = line.add(1), line.add(2)
@@ -131,7 +131,7 @@ def test_one_that_failed_holds_its_descendants_also_those_that_others_have_publi
 
 
 @pytest.mark.parametrize("one_at_a_time", [True, False])
-def test_sub_batches_are_waited_for_once_whether_they_were_sent_before_their_unit_was_begun_or_after(
+def test_sub_batches_are_waited_for_once_sent_before_or_after_their_unit_began(
     one_at_a_time: bool,  # noqa: FBT001 - pytest names it
 ) -> None:
     line = Line(one_at_a_time=one_at_a_time)
@@ -153,7 +153,7 @@ def test_sub_batches_are_waited_for_once_whether_they_were_sent_before_their_uni
     assert again.future.done()
 
 
-def test_where_many_go_beside_each_other_nobody_is_asked() -> None:
+def test_concurrent_units_do_not_take_turns() -> None:
     """Their content has gone already."""
     line = Line(one_at_a_time=False)
     line.done.add(_hash(1))
@@ -162,7 +162,7 @@ def test_where_many_go_beside_each_other_nobody_is_asked() -> None:
     assert line.finished == [1]
 
 
-def test_whoever_waits_until_all_is_sealed_waits_no_longer_than_was_said_whatever_ends_meanwhile(
+def test_flush_ends_at_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever waits is woken after nine of ten seconds, and nothing was sealed: there is one second left."""

@@ -1,3 +1,5 @@
+"""Survey of a stream: its published chain, and the partial blocks of a producer."""
+
 from __future__ import annotations
 
 import random
@@ -9,6 +11,7 @@ import pytest
 
 from cardinal.producer import Producer
 from cardinal.producing.pings import ping_id
+from cardinal.producing.survey import batch_index
 from cardinal.producing.survey.batch_index import complete_chain
 from cardinal.producing.survey.frontier import survey
 from cardinal.producing.survey.height_range import height_range
@@ -78,7 +81,7 @@ LINE = _chain("1a", "2a", "3a", "4a", "5a")
     ],
     ids=lambda value: " ".join(sorted(value)) if isinstance(value, set) else "",
 )
-def test_the_chain_ends_before_the_first_block_that_is_not_whole(
+def test_the_chain_ends_before_the_first_incomplete_block(
     batches: list[Batch], incomplete: set[str], floor: int, expected: list[str]
 ) -> None:
     complete = _all(batches) - {_hash(name) for name in incomplete}
@@ -98,8 +101,8 @@ def _payloads(count: int) -> list[Payload]:
     return [Payload(n, hashes[n], hashes[n - 1], n, {"a/1": b"x"}) for n in range(1, count + 1)]
 
 
-def _publish(broker: MemoryBroker, payloads: list[Payload]) -> None:
-    with Producer(broker.url, Blocks(), producer_id="one") as producer:
+def _publish(broker: MemoryBroker, payloads: list[Payload], producer_id: str = "one") -> None:
+    with Producer(broker.url, Blocks(), producer_id=producer_id) as producer:
         for payload in payloads:
             producer.add(payload)
         producer.flush(10)
@@ -109,17 +112,17 @@ def _published(broker: MemoryBroker, tail: int = 1000) -> list[int]:
     return [ref.number for ref in survey(broker.source(["block", "a"]), Blocks(), tail=tail).chain]
 
 
-def test_an_empty_stream_ends_nowhere(broker: MemoryBroker) -> None:
+def test_an_empty_stream_has_no_chain(broker: MemoryBroker) -> None:
     broker.sink(Blocks(), producer_id="one")
     assert _published(broker) == []
 
 
-def test_everything_that_was_sealed_is_found(broker: MemoryBroker) -> None:
+def test_every_sealed_block_is_found(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(50))
     assert _published(broker) == list(range(1, 51))
 
 
-def test_a_short_tail_gives_the_newest_blocks_without_a_hole(broker: MemoryBroker) -> None:
+def test_a_short_tail_gives_the_newest_blocks_without_a_gap(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(300))
     found = _published(broker, tail=20)
     assert found[-1] == 300
@@ -127,7 +130,7 @@ def test_a_short_tail_gives_the_newest_blocks_without_a_hole(broker: MemoryBroke
     assert 1 < found[0] <= 300 - 20
 
 
-def test_a_batch_that_a_killed_producer_did_not_send_ends_the_chain_before_it(broker: MemoryBroker) -> None:
+def test_a_missing_batch_ends_the_chain_before_it(broker: MemoryBroker) -> None:
     payloads = _payloads(40)
     _publish(broker, payloads[:29] + payloads[30:])
     assert _published(broker) == list(range(1, 30))
@@ -135,7 +138,7 @@ def test_a_batch_that_a_killed_producer_did_not_send_ends_the_chain_before_it(br
     assert _published(broker) == list(range(1, 41))
 
 
-def test_a_hole_anywhere_in_the_tail_is_found_also_at_its_very_start() -> None:
+def test_a_gap_anywhere_in_the_tail_is_found() -> None:
     payloads = _payloads(300)
     with MemoryBroker(uuid.uuid4().hex, partitions=4) as whole:
         _publish(whole, payloads)
@@ -146,7 +149,7 @@ def test_a_hole_anywhere_in_the_tail_is_found_also_at_its_very_start() -> None:
             assert _published(broker, tail=15)[-1] == hole - 1
 
 
-def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker: MemoryBroker) -> None:
+def test_a_block_without_a_seal_counts_when_it_is_complete(broker: MemoryBroker) -> None:
     payloads = _payloads(6)
     _publish(broker, payloads[:3])
     other = broker.sink(Blocks(), producer_id="other")
@@ -160,7 +163,7 @@ def test_a_block_of_a_producer_that_does_not_seal_counts_when_it_is_whole(broker
 
 
 @pytest.mark.slow
-def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_one() -> None:
+def test_more_unsealed_blocks_than_a_reassembler_holds_are_judged() -> None:
     """Each of them whole but one; the partitions of a topic are read one after the other."""
     payloads, app = _payloads(11_000), Blocks()
     lacks = payloads[4_999]
@@ -175,9 +178,7 @@ def test_more_blocks_without_seals_than_a_reassembler_holds_are_judged_one_by_on
 
 
 @pytest.mark.parametrize("since", [0, 5, 100])
-def test_what_was_sent_again_long_after_its_time_is_not_where_the_topics_begin(
-    broker: MemoryBroker, since: int
-) -> None:
+def test_old_blocks_sent_again_do_not_move_the_head(broker: MemoryBroker, since: int) -> None:
     """As `cardinal repair` does, or a second producer that is far behind; others went on for so many blocks."""
     payloads = _payloads(3_000 + since)
     _publish(broker, payloads[:3_000])
@@ -186,7 +187,7 @@ def test_what_was_sent_again_long_after_its_time_is_not_where_the_topics_begin(
     assert _published(broker, tail=20)[-1] == 3_000 + since
 
 
-def test_a_tail_that_begins_with_what_was_sent_again_is_read_farther_back() -> None:
+def test_a_tail_of_blocks_sent_again_is_read_farther_back() -> None:
     payloads = _payloads(3_100)
     with MemoryBroker(uuid.uuid4().hex, partitions=1) as broker:
         _publish(broker, payloads[:3_000])
@@ -195,13 +196,13 @@ def test_a_tail_that_begins_with_what_was_sent_again_is_read_farther_back() -> N
         assert _published(broker, tail=150)[-1] == 3_100
 
 
-def test_a_hole_in_the_tail_is_found_though_the_blocks_above_it_are_many(broker: MemoryBroker) -> None:
+def test_a_gap_below_many_blocks_is_found(broker: MemoryBroker) -> None:
     payloads = _payloads(2_000)
     _publish(broker, payloads[:500] + payloads[501:])
     assert _published(broker, tail=450)[-1] == 500
 
 
-def test_where_pings_alone_came_for_a_long_time_the_batches_before_them_are_found(broker: MemoryBroker) -> None:
+def test_batches_below_many_pings_are_found(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(3_000))
     sink = broker.sink(Blocks(), producer_id="one")
     for second in range(300):
@@ -210,13 +211,13 @@ def test_where_pings_alone_came_for_a_long_time_the_batches_before_them_are_foun
     assert (found[-1], found[0] > 1_000) == (3_000, True)
 
 
-def test_bytes_that_are_no_batch_are_passed_over(broker: MemoryBroker) -> None:
+def test_undecodable_records_are_skipped(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(3))
     broker.sink(Blocks(), producer_id="other").send([Routed("block", bytes(33), b"\xff")], None).result(1)
     assert _published(broker) == [1, 2, 3]
 
 
-def test_what_retention_took_is_not_asked_for(broker: MemoryBroker) -> None:
+def test_expired_records_are_not_requested(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(200))
     for partition in range(4):
         low, high = broker.source(["block"]).watermarks()["block", partition]
@@ -227,7 +228,7 @@ def test_what_retention_took_is_not_asked_for(broker: MemoryBroker) -> None:
     assert found[0] > 80
 
 
-def test_what_a_killed_producer_left_is_named_when_it_starts_again_though_others_went_on() -> None:
+def test_a_partial_block_of_a_killed_producer_is_found_after_others_went_on() -> None:
     """The tip of a side branch, without its Batch, below blocks that another one has sealed for a minute since."""
     seconds, app, payloads = 1_000.0, Blocks(), _payloads(40)
     orphan = Payload(4, bytes([9]) * 32, payloads[2].hash, 4, payloads[3].updates)
@@ -254,7 +255,7 @@ def _orphan(payloads: list[Payload], number: int) -> Payload:
     return Payload(number, bytes([9]) * 32, payloads[number - 2].hash, number, payloads[number - 1].updates)
 
 
-def test_what_a_producer_left_that_was_killed_twice_is_found_the_second_time() -> None:
+def test_a_partial_block_is_found_after_a_second_kill() -> None:
     """What it sealed in the short life between is later than what it had left in the first one."""
     seconds, app, payloads = 1_000.0, Blocks(), _payloads(40)
     orphan = _orphan(payloads, 6)
@@ -268,7 +269,7 @@ def test_what_a_producer_left_that_was_killed_twice_is_found_the_second_time() -
         ]
 
 
-def test_what_a_producer_left_is_found_however_many_messages_others_sent_since() -> None:
+def test_a_partial_block_is_found_below_many_messages_of_others() -> None:
     seconds, app, payloads = 1_000.0, Blocks(), _payloads(60)
     orphan = _orphan(payloads, 6)
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
@@ -283,9 +284,61 @@ def test_what_a_producer_left_is_found_however_many_messages_others_sent_since()
         ]
 
 
-def test_what_is_on_the_topics_before_any_batch_is_named(broker: MemoryBroker) -> None:
+def test_a_partial_block_before_any_batch_is_found(broker: MemoryBroker) -> None:
     orphan = _orphan(_payloads(2), 2)
     *content, _ = split(orphan, Blocks().topics, "block")
     broker.sink(Blocks(), producer_id="killed").send(content, None).result(5)
     found = survey(broker.source(["block", "a"]), Blocks(), producer_id="one")
     assert [(one.number, one.hash, one.messages) for one in found.partial] == [(None, orphan.hash, len(content))]
+
+
+# --- blocks that a repair sends again ---------------------------------------------------------------------------------
+
+CHAIN = _payloads(1_000)
+REPAIR = batch_index.repairing("host")
+TAIL = 20
+
+
+def test_the_id_of_a_repair_is_marked_once() -> None:
+    assert REPAIR == "host-repair"
+    assert batch_index.repairing(REPAIR) == REPAIR
+
+
+@pytest.mark.parametrize("again", [range(100, 300), range(100, 900), range(1, 1_000)], ids=str)
+def test_a_repair_does_not_move_the_head(broker: MemoryBroker, again: range) -> None:
+    _publish(broker, CHAIN)
+    _publish(broker, CHAIN[again.start - 1 : again.stop - 1], REPAIR)
+    assert _published(broker, TAIL)[-1] == 1_000
+
+
+def test_the_head_rises_while_a_repair_runs(broker: MemoryBroker) -> None:
+    """A block of it after every thirty that are sent again, so that every tail begins with some of these."""
+    _publish(broker, CHAIN[:900])
+    for step in range(20):
+        _publish(broker, CHAIN[30 * step : 30 * step + 30], REPAIR)
+        _publish(broker, CHAIN[900 + step : 901 + step])
+    assert _published(broker, TAIL)[-1] == 920
+
+
+def test_a_block_sent_only_by_a_repair_belongs_to_the_chain(broker: MemoryBroker) -> None:
+    _publish(broker, [*CHAIN[:995], *CHAIN[996:]])
+    assert _published(broker, TAIL)[-1] == 995
+    _publish(broker, CHAIN[995:996], REPAIR)
+    assert _published(broker, TAIL)[-1] == 1_000
+
+
+def test_a_stream_sent_only_by_a_repair_ends_with_it(broker: MemoryBroker) -> None:
+    _publish(broker, CHAIN, REPAIR)
+    assert _published(broker, TAIL)[-1] == 1_000
+
+
+def test_memory_of_a_survey_over_a_long_repair_is_bounded(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_index, "_REPAIRED_MAX", 30)
+    _publish(broker, CHAIN)
+    _publish(broker, CHAIN[:900], REPAIR)
+    looked = survey(broker.source(Blocks().all_topics), Blocks(), tail=TAIL)
+    assert looked.chain[-1].number == 1_000
+    again = {payload.hash for payload in CHAIN[:900]} & looked.batches.keys()
+    assert len(again) < 900 / 2
