@@ -118,12 +118,12 @@ def test_a_configuration_that_cannot_work_is_refused(case: Case) -> None:
         Follower(settings(case))
 
 
-def test_where_the_reference_stops_dead_the_case_describes_what_cardinal_does() -> None:
+def test_cases_that_stop_the_reference_describe_cardinal() -> None:
     assert len(DEAD) == 5
     assert all("cardinal" in case for case in DEAD)
 
 
-def test_an_annotation_stands_only_where_the_outcome_differs() -> None:
+def test_annotations_exist_only_where_outcomes_differ() -> None:
     for case in FED:
         if "cardinal" in case and case not in DEAD:
             assert said(case["cardinal"]["steps"]) != said(case["steps"]) or not case["deterministic"]

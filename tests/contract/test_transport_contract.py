@@ -249,7 +249,7 @@ def test_from_every_offset_of_a_partition_the_rest_of_it_follows(room: Room) -> 
         assert [record.offset for record in read_partition(source, where, end)] == list(range(offset, end))
 
 
-def test_what_retention_removed_is_named(room: Room) -> None:
+def test_expired_records_are_named(room: Room) -> None:
     sink = room.sink()
     for number in range(12):
         sink.send(*block(room.app, number)).result(DEADLINE)
@@ -453,7 +453,7 @@ def test_an_empty_call_is_done_at_once(any_room: Room) -> None:
     sink.flush(DEADLINE)
 
 
-def test_calls_that_are_under_way_are_finished_by_closing(any_room: Room) -> None:
+def test_calls_that_are_in_flight_are_finished_by_closing(any_room: Room) -> None:
     sink = any_room.sink()
     futures = [sink.send(*block(any_room.app, number)) for number in range(50)]
     sink.close()

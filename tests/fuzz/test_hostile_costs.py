@@ -137,7 +137,7 @@ SHORT: dict[str, tuple[Messages, Callable[[int], tuple[bytes, bytes]]]] = {
 
 
 @pytest.mark.parametrize("case", SHORT)
-def test_one_short_record_costs_little_whatever_is_held(case: str) -> None:
+def test_one_short_record_costs_little_at_any_number_of_held_blocks(case: str) -> None:
     """A thousand lines each, and no copy of what is held."""
     held, attack = SHORT[case]
     reassembler = Reassembler(None, THRESHOLD)

@@ -68,7 +68,7 @@ def test_one_hostile_producer_and_any_number_of_strangers_change_nothing(seed: i
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_whoever_is_hostile_only_documented_events_come_and_memory_is_bounded(seed: int) -> None:
+def test_hostile_producers_cause_documented_events_only_and_memory_is_bounded(seed: int) -> None:
     stream = Stream(seed, blocks=60, every=6)
     rng = random.Random(seed)
     made = assembler()
@@ -82,7 +82,7 @@ def test_whoever_is_hostile_only_documented_events_come_and_memory_is_bounded(se
     assert made.open_blocks() == []
 
 
-def test_hostile_records_give_the_same_events_however_they_are_cut() -> None:
+def test_hostile_records_give_the_same_events_in_any_chunks() -> None:
     stream = Stream(6, blocks=20, every=6, heavy=1 << 16)
     rng = random.Random(6)
     records = list(written(stream, lambda: rng.choice((*NAMES, "stranger", None))))

@@ -113,7 +113,7 @@ def test_a_chain_is_delivered_whole_through_a_flood_of_hostile_records(seed: int
     assert_delivered(stream, driven)
 
 
-def test_the_same_hostile_records_give_the_same_updates_however_they_are_cut() -> None:
+def test_the_same_hostile_records_give_the_same_updates_in_any_chunks() -> None:
     streams = [Stream(5, blocks=25), Stream(5, blocks=25)]
     records = [list(stream) for stream in streams]
     assert records[0] == records[1]
@@ -165,7 +165,7 @@ def test_hostile_reorg_channels_do_not_stop_the_main_stream() -> None:
 
 @pytest.mark.parametrize("tracked", [None, ("/item/", "tip"), ("/n$",)])
 @pytest.mark.parametrize("seed", [11, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (12, 13))])
-def test_a_reassembler_reports_the_same_however_hostile_records_are_cut(
+def test_a_reassembler_reports_the_same_with_hostile_records_in_any_chunks(
     seed: int, tracked: tuple[str, ...] | None
 ) -> None:
     """One by one, no record finds anything in the short ways that the next of a run takes."""

@@ -122,7 +122,7 @@ def test_acknowledged_records_survive_kill_stop_and_restart_at_the_same_address(
 
 
 @pytest.mark.slow
-def test_a_paused_broker_answers_nobody_and_goes_on_when_resumed(own: EmbeddedKafka) -> None:
+def test_a_paused_broker_does_not_answer_until_resumed(own: EmbeddedKafka) -> None:
     make_topic(own.client_config(), "paused")
     own.pause()
     tasks = Path(f"/proc/{own.pid}/task")

@@ -83,7 +83,7 @@ def test_up_outlives_its_command_and_down_ends_it(commands: Commands) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_crash_left_behind_misleads_nobody(commands: Commands) -> None:
+def test_files_of_a_crashed_broker_are_ignored(commands: Commands) -> None:
     first = commands.up()
     assert isinstance(first["pid"], int)
     os.kill(first["pid"], signal.SIGKILL)

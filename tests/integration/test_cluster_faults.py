@@ -138,7 +138,7 @@ def test_two_processes_have_one_key(cardinal_broker: EmbeddedKafka, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_broker_is_away(cardinal_killable_broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_the_broker_is_unreachable(cardinal_killable_broker: EmbeddedKafka, tmp_path: Path) -> None:
     with pushed(cardinal_killable_broker, tmp_path) as (cluster, pushing, watch):
         until(lambda: bool(watch.claims and watch.markers), "nothing is agreed and promoted", cluster)
         cardinal_killable_broker.kill()

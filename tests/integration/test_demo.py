@@ -100,7 +100,7 @@ def test_the_lake_equals_the_nodes_chain_after_reorgs(tmp_path: Path, through: t
     "ending",
     [*(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGTERM)), signal.SIGKILL],
 )
-def test_whatever_ends_the_demo_nothing_stays_behind(tmp_path: Path, ending: signal.Signals) -> None:
+def test_the_demo_leaves_nothing_behind_however_it_ends(tmp_path: Path, ending: signal.Signals) -> None:
     process = subprocess.Popen(
         demo(tmp_path, "--no-spark", "--blocks", "400", "--rate", "2"),  # for longer than any machine takes to begin
         stdout=subprocess.PIPE,

@@ -34,7 +34,7 @@ def canonical(settings: DevSettings) -> list[bytes]:
 @pytest.mark.parametrize("scheme", ["http", "ws"])
 @pytest.mark.parametrize("merged", [False, True])
 @asynchronous
-async def test_a_node_that_stands_gives_what_the_feed_in_process_gives(scheme: str, *, merged: bool) -> None:
+async def test_a_dev_node_serves_the_blocks_of_the_feed(scheme: str, *, merged: bool) -> None:
     settings = DevSettings(seed=4, blocks=40, merged=merged)
     node = DevNode(settings)
     node.step_to(settings.blocks)

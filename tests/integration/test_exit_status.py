@@ -90,7 +90,7 @@ def test_a_replay_that_is_stopped_has_not_done_its_work(tmp_path: Path, number: 
     assert "Traceback" not in said
 
 
-def test_a_block_that_the_node_was_not_asked_for_is_not_called_absent(tmp_path: Path) -> None:
+def test_a_block_that_was_not_queried_is_not_called_absent(tmp_path: Path) -> None:
     """A producer was killed within block 15, and the next one is stopped before it gets there."""
     node = ("produce", "--start", "0", "--producer-id", "one", "--from")
     whole, partial = f"file://{tmp_path}/whole", f"file://{tmp_path}/partial"
@@ -130,7 +130,7 @@ def _stop(silent: socket.socket, folder: Path, command: str, number: signal.Sign
 
 
 @pytest.mark.broker
-def test_standby_producer_that_is_told_to_stop_ends_with_0(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_stopped_standby_producer_ends_with_0(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     chain_id, stream = fresh_chain_id(), f"kafka://{cardinal_broker.bootstrap}"
     node = f"dev://?seed=5&chain-id={chain_id}&blocks=4000&rate=50&reorg-rate=0"
     args = ("produce", "--from", node, "--to", stream, "--redundancy", "standby", "--producer-id")

@@ -43,7 +43,7 @@ def played_often(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_promised_holds(fault: str, played: dict[str, Outcome]) -> None:
+def test_guarantees_hold(fault: str, played: dict[str, Outcome]) -> None:
     outcome = played[fault]
     assert outcome.wrong == ()
     assert outcome.delivered > 0
@@ -55,7 +55,7 @@ def test_what_is_promised_holds(fault: str, played: dict[str, Outcome]) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_SECONDS)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_is_promised_holds_a_hundred_times(fault: str, played_often: dict[str, Outcome]) -> None:
+def test_guarantees_hold_a_hundred_times(fault: str, played_often: dict[str, Outcome]) -> None:
     outcome = played_often[fault]
     assert outcome.wrong == ()
     assert outcome.injected >= SOAK_TIMES - 5

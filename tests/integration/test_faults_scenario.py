@@ -80,7 +80,7 @@ def scenario(tmp_path: Path) -> Iterator[Scenario]:
     [(injections.kill_broker, FileEnvironment), (injections.lose_leader, FileCluster)],
     ids=["kill", "lose"],
 )
-def test_whoever_is_met_by_a_fault_has_still_work_to_do_however_long_it_takes(
+def test_a_process_hit_by_a_fault_has_work_left(
     inject: Callable[[Environment, Scenario, int], list[str]],
     kind: type[Environment],
     scenario: Scenario,
@@ -97,7 +97,7 @@ def test_whoever_is_met_by_a_fault_has_still_work_to_do_however_long_it_takes(
     assert scenario.acknowledged == scenario.mined
 
 
-def test_a_fault_that_meets_nobody_does_not_count(scenario: Scenario) -> None:
+def test_a_fault_that_hits_no_process_does_not_count(scenario: Scenario) -> None:
     scenario.give_leave(0.5)
     with scenario.injecting():
         pass
@@ -110,7 +110,9 @@ def test_a_fault_that_meets_nobody_does_not_count(scenario: Scenario) -> None:
 
 
 @pytest.mark.slow
-def test_a_consumer_goes_on_from_the_very_cursor_whose_floors_were_trimmed(scenario: Scenario, tmp_path: Path) -> None:
+def test_a_consumer_continues_from_the_very_cursor_whose_floors_were_trimmed(
+    scenario: Scenario, tmp_path: Path
+) -> None:
     environment = Untouched(tmp_path)
     assert injections.trim_behind(environment, scenario, TIMES) == []
     with sqlite3.connect(scenario.task.database) as store:

@@ -128,7 +128,7 @@ async def test_all_nodes_away_for_longer_than_the_patience_is_one_sentence() -> 
 
 
 @asynchronous
-async def test_failover_node_that_lags_gives_nothing_twice_and_goes_on_when_it_is_there() -> None:
+async def test_failover_node_that_lags_gives_nothing_twice_and_continues_when_it_is_there() -> None:
     chain = grow(None, 30)
     first, second = at(chain, 20), at(chain, 12)
     async with several(first, second) as these:
@@ -449,7 +449,7 @@ async def _weather(proxy: TcpProxy, dice: random.Random) -> None:
 
 
 @asynchronous
-async def test_socket_file_that_is_replaced_is_opened_anew_and_its_node_compared(tmp_path: Path) -> None:
+async def test_socket_file_that_is_replaced_is_reopened_and_its_node_compared(tmp_path: Path) -> None:
     chain, another = grow(None, 12), grow(None, 20, "z")
     before, after = replay(chain), replay(chain)
     before.set_head(chain[5].name)

@@ -638,7 +638,7 @@ async def test_where_work_ended_the_total_stays_what_it_was(settings: FeedSettin
 @pytest.mark.parametrize("settings", [ALONE, BESIDE], ids=["alone", "beside"])
 @pytest.mark.parametrize("published", [3, 4, 5, 7])
 @asynchronous
-async def test_a_resumed_feed_goes_on_from_the_weights_that_are_published(
+async def test_a_resumed_feed_continues_from_the_weights_that_are_published(
     published: int, settings: FeedSettings
 ) -> None:
     chain = merged_later(40)

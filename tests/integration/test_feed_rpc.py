@@ -145,7 +145,7 @@ async def test_answer_that_stays_is_reported_at_once(status: int, body: Any, say
 
 @pytest.mark.parametrize("body", ["", "hello", "[1]", '{"id": "x", "error": 5}', "[[]]"])
 @asynchronous
-async def test_what_is_no_json_rpc_is_one_sentence(body: str) -> None:
+async def test_replies_that_are_no_json_rpc_are_refused_in_one_sentence(body: str) -> None:
     async with scripted(lambda _: (200, body)) as client:
         with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
             await client.call("echo")
@@ -153,7 +153,7 @@ async def test_what_is_no_json_rpc_is_one_sentence(body: str) -> None:
 
 @pytest.mark.parametrize("around", ["%s", '{"id": 1, "result": %s}'])
 @asynchronous
-async def test_what_is_nested_without_end_is_one_sentence(around: str) -> None:
+async def test_replies_nested_too_deeply_are_refused_in_one_sentence(around: str) -> None:
     async with scripted(lambda _: (200, around % DEEP.decode())) as client:
         with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
             await client.call("echo")

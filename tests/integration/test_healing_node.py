@@ -106,7 +106,7 @@ def test_block_that_lacks_messages_is_completed_from_the_node(broker: MemoryBrok
     assert dict(healed.updates) == dict(whole.updates)
 
 
-def test_block_that_the_node_lacks_is_passed_over(broker: MemoryBroker, blocks: list[Built]) -> None:
+def test_block_that_the_node_lacks_is_skipped(broker: MemoryBroker, blocks: list[Built]) -> None:
     served = replay(blocks)
     payloads = payloads_of(served)
     served.forget(blocks[LOST].name)

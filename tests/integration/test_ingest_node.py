@@ -179,7 +179,7 @@ async def honest(served: Served, number: int) -> None:
 
 
 @on_loop
-async def test_garbage_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_garbage_is_refused_and_the_others_continue(tmp_path: Path) -> None:
     invalid = [b"\xff\xff", b"\x08\x01", b"\x0a\x02\x0a\x00", b"\x0a\x00", b"", bytes(100), b"\x0a\x04\x0a\x02\x0a\x7f"]
     async with serving(tmp_path) as served, publishers(served.port, len(invalid)) as liars:
         for liar, data in zip(liars, invalid, strict=True):
@@ -278,7 +278,7 @@ async def test_a_publisher_that_goes_silent_on_the_line_is_noticed_and_its_block
 
 
 @on_loop
-async def test_a_node_without_space_sends_behind_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+async def test_a_node_without_space_sends_behind_and_continues_when_there_is_some(tmp_path: Path) -> None:
     class Disk:
         full = ""
 
@@ -385,7 +385,7 @@ async def is_ready(address: str, holds: Callable[[tuple[int, str]], bool]) -> No
 
 
 @on_loop
-async def test_a_full_disk_is_named_and_the_node_goes_on_when_there_is_space(tmp_path: Path) -> None:
+async def test_a_full_disk_is_named_and_the_node_continues_when_there_is_space(tmp_path: Path) -> None:
     log = tmp_path / "err"
     async with command(log, *arguments(tmp_path, "null://")) as process:
         port, address = await addresses(log)
@@ -459,7 +459,7 @@ def resident(pid: int, name: str) -> int:
 @pytest.mark.slow
 @pytest.mark.broker
 @on_loop
-async def test_blocks_are_accepted_while_the_broker_is_away_until_the_pool_is_full(tmp_path: Path) -> None:
+async def test_blocks_are_accepted_while_the_broker_is_unreachable_until_the_pool_is_full(tmp_path: Path) -> None:
     log, port = tmp_path / "err", free_port()
     to = f"kafka://127.0.0.1:{port}"
     async with command(log, *arguments(tmp_path, to, "--pool-mb", "2", "--topic", "opaque")):

@@ -240,7 +240,7 @@ async def push(one: Publisher, numbers: Iterable[int]) -> None:
 
 
 @on_loop
-async def test_a_node_that_was_away_for_200_blocks_catches_up_while_publishing_goes_on(tmp_path: Path) -> None:
+async def test_a_node_that_was_down_for_200_blocks_catches_up_while_publishing_continues(tmp_path: Path) -> None:
     """Its own publishers have only the newest blocks; the other node has put the missing ones on its topics."""
     async with linked(tmp_path / "a") as one, publisher(one.port) as first:
         async with linked(tmp_path / "b", one.peer_port, first=0) as two:

@@ -145,7 +145,7 @@ def test_a_process_that_is_killed_keeps_what_was_reported(tmp_path: Path) -> Non
         assert all(store.body(number, b"") == bytes(5_000) for number in numbers)
 
 
-def test_a_full_disk_fails_what_waits_and_the_store_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_fails_what_waits_and_the_store_continues(tmp_path: Path) -> None:
     done = run(
         """
         import resource, signal

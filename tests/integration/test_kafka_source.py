@@ -191,7 +191,7 @@ def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
     assert "no longer fetches" in caplog.text
 
 
-def test_what_was_paused_stays_so_with_a_new_client_and_nothing_comes_twice(cardinal_broker: EmbeddedKafka) -> None:
+def test_paused_partitions_stay_paused_with_a_new_client(cardinal_broker: EmbeddedKafka) -> None:
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 200), app=app)
     source = KafkaSource(kafka_settings(parse_url(url)), app.all_topics)
@@ -311,7 +311,9 @@ def wait_for(what: Callable[[], bool], seconds: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["kill", "pause"])
-def test_a_consumer_is_not_ready_while_its_broker_is_away(cardinal_killable_broker: EmbeddedKafka, how: str) -> None:
+def test_a_consumer_is_not_ready_while_its_broker_is_unreachable(
+    cardinal_killable_broker: EmbeddedKafka, how: str
+) -> None:
     """The stream is at rest: nothing but the consumer's own requests says whether the broker is there."""
     app, url = fresh(), f"kafka://{cardinal_killable_broker.bootstrap}"
     publish(url, line(1, 3), app=app)
@@ -389,7 +391,7 @@ def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(cardinal_broker: Embed
 
 
 @pytest.mark.slow
-def test_a_consumer_of_a_group_is_closed_while_the_broker_is_away(tmp_path: Path) -> None:
+def test_a_consumer_of_a_group_is_closed_while_the_broker_is_unreachable(tmp_path: Path) -> None:
     app, group = Blocks(), uuid.uuid4().hex
     with EmbeddedKafka(tmp_path) as broker:
         url = f"kafka://{broker.bootstrap}?cardinal.partitions=1"
@@ -467,7 +469,7 @@ def test_a_consumer_reports_at_every_iteration_that_its_topics_were_deleted(
 
 
 @pytest.mark.slow
-def test_a_query_of_a_broker_that_is_away_is_retried(
+def test_a_query_of_a_broker_that_is_unreachable_is_retried(
     cardinal_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is fetched of such a partition: a caller that waits for the broker would wait in vain."""

@@ -131,7 +131,7 @@ def test_a_producer_killed_in_mid_transaction_shows_nothing_and_the_next_one_wit
     assert spoken == whole == {named("1a"), named("2a")}
 
 
-def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_and_then_goes_on(
+def test_a_hung_producer_holds_readers_no_longer_than_its_transaction_timeout_and_then_continues(
     cardinal_broker: EmbeddedKafka,
 ) -> None:
     app = small_stream()

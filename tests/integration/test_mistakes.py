@@ -114,7 +114,7 @@ def refused(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
         (f"repair --from http://u:s3cr3t@{DEAF}/s3cr3t --to null:// {RANGE}", "check that it runs"),
     ],
 )
-def test_what_cannot_work(folder: Path, capfd: pytest.CaptureFixture[str], line: str, says: str) -> None:
+def test_invalid_input(folder: Path, capfd: pytest.CaptureFixture[str], line: str, says: str) -> None:
     del folder
     status, said = refused(capfd, *line.split())
     assert status == 1
@@ -150,7 +150,7 @@ def test_a_line_that_makes_no_sense(capfd: pytest.CaptureFixture[str], line: str
 
 @pytest.mark.parametrize("command", [("tail", "null://"), ("record", "--from", "null://", "--to", "file://out")])
 @pytest.mark.parametrize("start", ["yesterday", "-5", "5.5", "head", "d1:abc", ""])
-def test_a_beginning_that_is_none_is_told_what_there_is(
+def test_an_invalid_start_lists_the_valid_ones(
     capfd: pytest.CaptureFixture[str], command: tuple[str, ...], start: str
 ) -> None:
     status, said = refused(capfd, *command, "--start", start)
@@ -279,7 +279,7 @@ def test_a_web_server_that_is_no_node(capfd: pytest.CaptureFixture[str], page: s
 
 @pytest.mark.slow
 @pytest.mark.broker
-def test_what_may_still_come_is_waited_for_but_not_for_long(
+def test_what_may_still_appear_is_waited_for_a_short_time(
     cardinal_killable_broker: EmbeddedKafka, processes: Processes
 ) -> None:
     """No broker, a port that says nothing, a broker without a stream: all at once, since each is waited for."""

@@ -52,7 +52,7 @@ def test_a_chain_that_consumers_could_not_read_is_refused(tmp_path: Path, app: s
     assert says in done.stderr
 
 
-def test_a_feed_of_a_package_publishes_its_ledger_and_goes_on_after_a_reorg(tmp_path: Path) -> None:
+def test_a_feed_of_a_package_publishes_its_ledger_and_continues_after_a_reorg(tmp_path: Path) -> None:
     command = [SCRIPTS / "cardinal", "produce", "--app", "blob", "--producer-id", "one"]
     url = f"file://{tmp_path / 'stream'}"
     environ = installed(tmp_path)

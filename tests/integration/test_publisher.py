@@ -86,7 +86,7 @@ def test_blocks_are_acknowledged_and_counted(tmp_path: Path) -> None:
         publisher.add(block("100a"))
 
 
-def test_a_branch_takes_the_place_of_blocks_whose_futures_say_so(tmp_path: Path) -> None:
+def test_a_branch_takes_the_place_of_blocks_whose_futures_report_it(tmp_path: Path) -> None:
     url = f"ingest://127.0.0.1:{free_port()}"
     with fresh(tmp_path, "--listen", url.removeprefix("ingest://")) as (process, _):
         publisher = Publisher(url, APP, publisher_id="one")
@@ -159,7 +159,7 @@ def test_a_node_on_another_branch_gets_ours_from_below_the_fork(tmp_path: Path) 
             assert two.status() == (0, 22)
 
 
-def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_continues_where_it_was(tmp_path: Path) -> None:
     app = get("items", chain_id=1)
     chain = [items.payload(items.Block(number, (header(number), proof(number)))) for number in range(1_500)]
     for first, last in ((0, 1_400), (1_400, 1_500)):
@@ -227,7 +227,7 @@ def test_a_mistake_in_a_url_is_named(url: str, sentence: str) -> None:
     assert "hidden" not in str(refused.value)
 
 
-def test_a_node_that_is_away_is_named() -> None:
+def test_a_node_that_is_unreachable_is_named() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(CardinalError, match=f"the ingest node {address} cannot be reached") as refused:
         Publisher(f"ingest://{address}", APP, publisher_id="one")
@@ -308,7 +308,7 @@ def test_a_feed_with_reorgs_reaches_a_consumer_though_node_and_publisher_are_kil
 
 
 @pytest.mark.broker
-def test_the_next_node_of_the_url_gets_the_blocks_while_one_is_away(
+def test_the_next_node_of_the_url_gets_the_blocks_while_one_is_unreachable(
     cardinal_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     url, chain_id, port = f"kafka://{cardinal_broker.bootstrap}", fresh_chain_id(), free_port()

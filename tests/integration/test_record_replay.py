@@ -183,7 +183,7 @@ def test_replaying_a_recording_into_itself_is_refused(
         ),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_sentence(
+def test_invalid_input_is_refused_in_one_sentence(
     capfd: pytest.CaptureFixture[str], args: tuple[str, ...], says: str
 ) -> None:
     status, out, said = run_here(capfd, *args)

@@ -22,7 +22,7 @@ CHAIN = a_chain(" ".join(f"{number}a" for number in range(1, 501)))
 
 
 @pytest.mark.slow
-def test_a_backlog_that_stands_in_line_is_left_to_the_lowest_when_it_comes(cardinal_broker: EmbeddedKafka) -> None:
+def test_a_queued_backlog_is_left_to_the_lowest(cardinal_broker: EmbeddedKafka) -> None:
     app, stream = small_stream(), f"kafka://{cardinal_broker.bootstrap}"
     one, two = (f"{app.default_topic}-{name}" for name in ("one", "two"))
 

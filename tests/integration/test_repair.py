@@ -168,7 +168,7 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
 
 
 @pytest.mark.slow
-def test_what_is_half_published_above_what_is_followed_is_not_said_to_be_missing_at_the_node(
+def test_what_is_half_published_above_what_is_followed_is_not_reported_as_missing_at_the_node(
     wounded: Wounded, capfd: pytest.CaptureFixture[str]
 ) -> None:
     wounded.publish(half={55})

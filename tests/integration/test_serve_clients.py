@@ -177,7 +177,7 @@ def test_one_in_the_ring_that_takes_nothing_is_left_alone(broker: MemoryBroker) 
         assert isinstance(socket.recv(DEADLINE), bytes)
 
 
-def test_what_retention_removed_under_a_slow_client_is_named(broker: MemoryBroker) -> None:
+def test_records_that_expire_under_a_slow_client_are_named(broker: MemoryBroker) -> None:
     with serving(broker.url, APP, buffer_bytes=20_000) as served:
         source = from_start(open_source(f"{served.url}?window.bytes=10000", APP))
         fill(broker, 2_000, 1_000)

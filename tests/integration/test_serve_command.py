@@ -64,7 +64,9 @@ def test_a_server_that_is_killed_and_started_again_is_read_on_from(tmp_path: Pat
 @pytest.mark.parametrize(
     ("absent", "says"), [("stream", "start `cardinal produce` first"), ("server", "no stream is served at 127.0.0.1:")]
 )
-def test_a_stream_that_does_not_exist_yet_or_is_away_is_waited_for(tmp_path: Path, absent: str, says: str) -> None:
+def test_a_stream_that_does_not_exist_yet_or_is_unreachable_is_waited_for(
+    tmp_path: Path, absent: str, says: str
+) -> None:
     app = apps.get("evm", chain_id=fresh_chain_id())
     (tmp_path / "log").mkdir()
     log = f"file://{tmp_path / 'log'}"

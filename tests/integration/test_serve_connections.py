@@ -50,7 +50,7 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
-def test_a_server_that_is_away_or_silent_is_named_at_opening() -> None:
+def test_a_server_that_is_unreachable_or_silent_is_named_at_opening() -> None:
     with pytest.raises(UnreachableError, match="cardinal serve") as caught:
         open_source(f"ws://127.0.0.1:{free_port()}", APP)
     assert caught.value.retriable
@@ -137,7 +137,7 @@ def test_pings_and_new_connections_do_not_use_the_global_random_generator(broker
     assert random.getstate() == state
 
 
-def test_while_the_server_is_away_reading_waits_and_questions_say_so(broker: MemoryBroker) -> None:
+def test_while_the_server_is_unreachable_reading_waits_and_questions_say_so(broker: MemoryBroker) -> None:
     with serving(broker.url, APP) as served:
         port = served.port
         source = from_start(open_source(served.url, APP))
@@ -190,7 +190,9 @@ def _balancer(port: int, status: str) -> Iterator[list[float]]:
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "429 Too Many Requests", "200 OK"])
-def test_answers_of_a_balancer_while_the_server_is_away_are_waited_out(broker: MemoryBroker, status: str) -> None:
+def test_answers_of_a_balancer_while_the_server_is_unreachable_are_waited_out(
+    broker: MemoryBroker, status: str
+) -> None:
     with serving(broker.url, APP) as served:
         port = served.port
         source = from_start(open_source(served.url, APP))
@@ -268,7 +270,7 @@ def test_a_request_whose_connection_is_reset_is_sent_again_on_the_next_one(broke
         source.close()
 
 
-def test_a_client_that_reconnects_while_the_stream_is_away_reads_on_when_it_is_back(
+def test_a_client_that_reconnects_while_the_stream_is_unreachable_reads_on_when_it_is_back(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its READ fails, because its position is older than the ring; it is repeated until the stream answers."""

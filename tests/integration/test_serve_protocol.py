@@ -59,7 +59,7 @@ def _receive(socket: ClientConnection, count: int) -> None:
         [encode_message(GetWatermarks(1, ())) + "x"],
     ],
 )
-def test_a_client_that_breaks_the_protocol_is_closed_with_the_reason_and_harms_nobody(
+def test_a_client_that_breaks_the_protocol_is_closed_with_the_reason_and_others_are_served(
     broker: MemoryBroker, frames: list[bytes | str]
 ) -> None:
     with serving(broker.url, APP) as served:
@@ -86,7 +86,7 @@ def test_a_frame_that_is_too_large_ends_the_connection(broker: MemoryBroker) -> 
         assert caught.value.rcvd.code == 1009
 
 
-def test_what_cannot_be_done_is_answered_and_the_connection_stays(broker: MemoryBroker) -> None:
+def test_a_refused_request_keeps_the_connection(broker: MemoryBroker) -> None:
     other = (APP.default_topic, 2**31 - 1)
     with serving(broker.url, APP) as served, join(served.url) as socket:
         assert ask(socket, GetWatermarks(1, ("elsewhere",))) == Failed(1, Reason.TOPIC, "elsewhere")
@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_answered_and_the_connection_stays(broker: Memory
         assert isinstance(ask(socket, GetWatermarks(7, (APP.default_topic,))), Watermarks)
 
 
-def test_any_bytes_from_clients_harm_nobody(broker: MemoryBroker) -> None:
+def test_any_bytes_from_a_client_leave_other_clients_served(broker: MemoryBroker) -> None:
     rng = random.Random(5)
     valid = [
         encode_message(GetWatermarks(1, (APP.default_topic,))),
@@ -190,7 +190,7 @@ def test_a_frame_larger_than_the_client_takes_is_named() -> None:
         source.close()
 
 
-def test_what_is_no_server_of_ours_is_named() -> None:
+def test_another_kind_of_server_is_named() -> None:
     with Breaking(_flood).running(subprotocols=None) as url, pytest.raises(CardinalError) as caught:
         open_source(url, APP)
     assert isinstance(caught.value, RemoteProtocolError | RefusedError)

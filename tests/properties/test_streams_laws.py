@@ -134,7 +134,7 @@ def test_what_is_delivered_is_what_was_published(tree: list[Payload], seed: int,
 
 @settings(max_examples=examples(60), deadline=None)
 @given(trees(), st.integers(0, 999), st.integers(1, 2), st.data())
-def test_resuming_from_any_cursor_goes_on_without_gap_or_double(
+def test_resuming_from_any_cursor_continues_without_gap_or_double(
     tree: list[Payload], seed: int, copies: int, data: st.DataObject
 ) -> None:
     log = written(tree, seed, copies)

@@ -200,7 +200,7 @@ def test_shapes_of_ones_own() -> None:
         block_hash("1" * 32 + "a")
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_invalid_input_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         FaultSettings(partitions=0)
     with pytest.raises(ConfigurationError):

@@ -101,7 +101,7 @@ def test_what_is_passed_on_is_the_final_part_of_the_chain(steps: list[tuple[int,
 
 
 @given(STEPS)
-def test_any_cursor_goes_on_to_the_same_rows(steps: list[tuple[int, int, int]]) -> None:
+def test_any_cursor_continues_to_the_same_rows(steps: list[tuple[int, int, int]]) -> None:
     reading = Reading(keeps_final=True)
     for step in steps:
         reading.step(*step)

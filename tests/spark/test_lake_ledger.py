@@ -79,7 +79,7 @@ def test_a_stream_of_the_ledger_begins_at_the_requested_start(tmp_path: Path, st
     assert reader.latestOffset(end, ReadAllAvailable()) == end
 
 
-def test_a_lake_that_was_written_anew_is_refused(tmp_path: Path) -> None:
+def test_a_lake_that_was_recreated_is_refused(tmp_path: Path) -> None:
     commit_batch(LakeLocation.of(str(tmp_path / "one")), script("1a 2a"))
     before = ledger(tmp_path / "one")
     end = before.latestOffset(before.initialOffset(), ReadAllAvailable())

@@ -187,7 +187,7 @@ def test_a_lake_reports_its_position_in_numbers(spark: SparkSession, published: 
     assert not numbers.waits_for()
 
 
-def test_what_cannot_work_is_one_clear_sentence(spark: SparkSession, cardinal_broker: EmbeddedKafka) -> None:
+def test_invalid_input_is_one_clear_sentence(spark: SparkSession, cardinal_broker: EmbeddedKafka) -> None:
     url = f"kafka://{cardinal_broker.bootstrap}"
     with pytest.raises((AnalysisException, PySparkException), match="has no option 'tabel'"):
         spark.readStream.format("cardinal").options(url=url, tabel="logs").load()

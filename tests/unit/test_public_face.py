@@ -109,7 +109,7 @@ def test_reading_until_the_end_includes_what_waits_for_the_proof_that_a_block_is
         assert steps(list(consumer)) == ["+1a", "+?2a", *(f"+{number}a" for number in range(3, 61))]
 
 
-def test_reading_until_the_end_does_not_wait_for_ever_for_what_is_not_there(
+def test_reading_until_the_end_does_not_wait_forever_for_what_is_not_there(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cardinal.consumer._END_SECONDS", 0.5)

@@ -74,7 +74,7 @@ def test_an_unknown_preset_is_refused_by_name() -> None:
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(change: dict[str, object], setting: str) -> None:
+def test_invalid_input_is_refused_by_name(change: dict[str, object], setting: str) -> None:
     good: dict[str, object] = {"name": "blob", "chain": "blob:1", "default_topic": "blob"}
     with pytest.raises(ConfigurationError) as caught:
         Application.model_validate(good | change)

@@ -110,7 +110,7 @@ def test_no_secret_is_printed(text: str) -> None:
         (f"file://alice:{SECRET}@host/dir?fsync=never", "a file URL has no user and no password"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_form_to_use(text: str, says: str) -> None:
+def test_invalid_input_is_refused_with_the_form_to_use(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_url(text)
     assert says in str(caught.value)

@@ -217,7 +217,7 @@ def test_every_option_can_be_set() -> None:
         ("dev://?rate=fast", "rate"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(url: str, setting: str) -> None:
+def test_invalid_input_is_refused_by_name(url: str, setting: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         open_feed(url)
     assert refused.value.setting == setting

@@ -213,7 +213,7 @@ def test_size_that_was_refused_in_a_busy_hour_is_reached_again_after_it() -> Non
     assert bearing.size == 500
 
 
-def test_several_requests_under_way_that_are_refused_do_not_cut_twice() -> None:
+def test_several_requests_in_flight_that_are_refused_do_not_cut_twice() -> None:
     bearing = BatchSize(100)
     for _ in range(4):
         bearing.refused(100)

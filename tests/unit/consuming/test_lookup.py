@@ -149,7 +149,7 @@ def test_a_hash_whose_batches_disagree_counts_for_nothing(broker: MemoryBroker) 
     assert found == {**chain(41, 49), **chain(51, 60)}
 
 
-def test_a_record_that_is_to_be_passed_over_is_none(broker: MemoryBroker) -> None:
+def test_a_record_that_is_to_be_skipped_is_none(broker: MemoryBroker) -> None:
     write(broker, line(1, 55), [block("50a", "49z")], line(56, 100))
     (lie,) = [one[:3] for one in broker.records("block") if (found := batch_of(one)) and found.parent == hash_of("49z")]
     looking = Looking(broker, skip=[lie])
@@ -162,7 +162,7 @@ def test_a_topic_without_batches_has_none(broker: MemoryBroker) -> None:
     assert Looking(broker).find(40, 60) == {}
 
 
-def test_a_server_that_is_away_while_it_is_polled_is_polled_again(broker: MemoryBroker) -> None:
+def test_a_server_that_is_unreachable_while_it_is_polled_is_polled_again(broker: MemoryBroker) -> None:
     write(broker, line(1, 100))
     looking = Looking(broker)
     while not looking.read & {45}:
@@ -198,7 +198,7 @@ def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_under_way(broker: MemoryBroker) -> None:
+def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_in_flight(broker: MemoryBroker) -> None:
     """Each of its steps looks up a few Batches and delivers a block."""
     publish(broker, line(1, 300))
     with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as first:
@@ -223,7 +223,7 @@ def test_what_retention_leaves_is_looked_up_where_it_overtakes(broker: MemoryBro
 
 
 @pytest.mark.parametrize("call", ["open", "watermarks", "assign"])
-def test_a_server_that_is_away_when_the_topic_is_opened_is_queried_again_a_while_later(
+def test_a_server_that_is_unreachable_when_the_topic_is_opened_is_queried_again_a_while_later(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     now = [1_000.0]

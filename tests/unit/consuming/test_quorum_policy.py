@@ -122,7 +122,7 @@ def lied_about(broker: MemoryBroker, **options: object) -> Iterator[Consumer]:
         yield reading
 
 
-def test_a_block_is_passed_over_when_the_producer_that_would_decide_lags_by_more_than_a_threshold(
+def test_a_block_is_skipped_when_the_producer_that_would_decide_lags_by_more_than_a_threshold(
     broker: MemoryBroker,
 ) -> None:
     events: list[object] = []

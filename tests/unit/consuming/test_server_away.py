@@ -220,7 +220,7 @@ def test_a_channel_is_read_when_the_server_is_back(
 
 
 @CHANNEL_AWAY
-def test_a_cursor_is_not_resumed_without_its_channel_because_the_server_is_away(
+def test_a_cursor_is_not_resumed_without_its_channel_because_the_server_is_unreachable(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """The newest blocks came through the channel, and are removed again: their content is had from there only."""

@@ -47,7 +47,7 @@ def test_of_a_number_s_blocks_it_begins_with_the_one_on_the_heaviest_chain(broke
         assert steps(until(reading, "20b")) == added(10, 20, "b")
 
 
-def test_it_goes_on_from_a_cursor_without_the_number_it_began_with(broker: MemoryBroker) -> None:
+def test_it_continues_from_a_cursor_without_the_number_it_began_with(broker: MemoryBroker) -> None:
     publish(broker, line(1, 60))
     with consumer(broker, start=40) as reading:
         before = until(reading, "60a")

@@ -87,7 +87,7 @@ def test_topics_that_are_not_read_are_left_out_of_answers(source: Slow, watermar
     assert source.positions() == {("t", 0): 1}
 
 
-def test_a_server_that_is_away_is_queried_again_and_any_other_error_is_raised_once(
+def test_a_server_that_is_unreachable_is_queried_again_and_any_other_error_is_raised_once(
     source: Slow, watermarks: Watermarks
 ) -> None:
     source.errors = [UnreachableError("nobody answers", address="a:1"), TopicError("it is gone", topic="t")]
@@ -167,7 +167,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(monkeypatch)
 
 
-def test_a_server_that_does_not_answer_in_time_is_away_until_it_does(server: Server) -> None:
+def test_a_server_that_does_not_answer_in_time_is_unreachable_until_it_does(server: Server) -> None:
     server.after(2.0)
     assert server.health.connected
     assert server.health.last_read_at == 1000.0

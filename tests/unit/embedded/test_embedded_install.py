@@ -46,7 +46,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     [('openjdk version "11.0.2"', 0), ('java version "1.8.0_402"', 0), ('openjdk version "25"', 0), ("no runtime", 1)],
     ids=["11", "8", "25", "stub"],
 )
-def test_a_java_of_another_release_is_passed_over(tmp_path: Path, says: str, status: int) -> None:
+def test_a_java_of_another_release_is_skipped(tmp_path: Path, says: str, status: int) -> None:
     wrong = a_java(tmp_path / "a", says, status)
     right = a_java(tmp_path / "b", 'openjdk version "21" 2023-09-19')
     java = system_java({"JAVA_HOME": str(wrong), "PATH": str(right / "bin")})

@@ -297,7 +297,7 @@ def test_an_evicted_waiting_block_holds_nothing_back_once_the_chain_is_past_it()
 
 
 @pytest.mark.parametrize("distance", [50, 200])
-def test_what_was_evicted_and_never_completed_holds_no_cursor_back_for_ever(distance: int) -> None:
+def test_what_was_evicted_and_never_completed_holds_no_cursor_back_forever(distance: int) -> None:
     """Somebody left blocks half written, and no Batch of them will come."""
     stream = Stream(start=ROOT, bounds=Bounds(open_blocks=8, headless_distance=distance))
     write(stream, sparse(1))

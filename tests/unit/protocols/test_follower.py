@@ -104,7 +104,7 @@ def test_records_that_were_not_read_yet_and_are_gone_are_an_error(what: str) -> 
     assert caught.value.missing == {place: gaps[what]}
 
 
-def test_a_topic_that_was_made_anew_is_noticed_while_resuming() -> None:
+def test_a_topic_that_was_recreated_is_noticed_while_resuming() -> None:
     stream = published()
     follower = resumed(stream)
     shorter = dict.fromkeys(stream.ends(), 0)
@@ -114,7 +114,7 @@ def test_a_topic_that_was_made_anew_is_noticed_while_resuming() -> None:
 
 
 @pytest.mark.parametrize("anew", ["other", "shifted"])
-def test_topics_that_were_made_anew_and_are_longer_by_now_are_noticed(anew: str) -> None:
+def test_topics_that_were_recreated_and_are_longer_by_now_are_noticed(anew: str) -> None:
     """They hold another chain; or the same, of which so much begins later that blocks lie below the floors."""
     stream = published()
     cursor = stream.follower.cursor()
@@ -130,7 +130,7 @@ def test_topics_that_were_made_anew_and_are_longer_by_now_are_noticed(anew: str)
 
 
 @pytest.mark.parametrize("count", [4, 9])
-def test_one_delivered_block_that_is_found_again_is_enough_to_go_on(count: int) -> None:
+def test_one_delivered_block_that_is_found_again_is_enough_to_continue(count: int) -> None:
     """Of the others nothing is on the topics: they were supplied, and are not looked for."""
     stream = published()
     for payload in line("a", 13, supplied := 12 + count, "12a"):
@@ -427,7 +427,7 @@ def test_who_counts_for_a_quorum_is_part_of_the_lineage_only_there() -> None:
     assert len(prints) == 5
 
 
-def test_what_to_do_about_a_stream_that_stands_still_may_change() -> None:
+def test_what_to_do_about_a_stream_that_is_idle_may_change() -> None:
     cursor = published().follower.cursor()
     options = {"on_finality_violation": OnFinalityViolation.FOLLOW, "on_incomplete": OnIncomplete.HALT, "history": 9}
     assert Follower(settings(**options), cursor).cursor().head == cursor.head

@@ -536,7 +536,7 @@ def test_the_delay_doubles_up_to_its_bound_around_which_it_is_random() -> None:
     assert [retry_delay(1_000, u, settings) for u in (0.0, 0.5, 0.75)] == [5.0, 10.0, 12.5]
 
 
-def test_failed_dials_are_retried_for_ever_with_growing_delays() -> None:
+def test_failed_dials_are_retried_forever_with_growing_delays() -> None:
     link = OutgoingLink(identity("a"), "b", lambda: 0.5, 0.0, SETTINGS)
     now, delays = 0.0, []
     for number in range(1, 100):

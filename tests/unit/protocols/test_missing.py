@@ -83,7 +83,7 @@ def test_a_waiting_block_that_was_evicted_is_read_again_when_its_parent_is_deliv
 # --- giving up ---------------------------------------------------------------------------------------------
 
 
-def test_a_needed_block_is_passed_over_when_everything_that_was_there_is_read() -> None:
+def test_a_needed_block_is_skipped_when_everything_that_was_there_is_read() -> None:
     stream = gap_at_2a(4)
     stream.read()
     for _ in range(9):
@@ -97,7 +97,7 @@ def test_a_needed_block_is_passed_over_when_everything_that_was_there_is_read() 
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_the_first_block_above_a_given_start_is_passed_over_as_any_other(again: bool) -> None:  # noqa: FBT001 - a case
+def test_the_first_block_above_a_given_start_is_skipped_as_any_other(again: bool) -> None:  # noqa: FBT001 - a case
     """Before anything was delivered, and where a cursor says no more than that."""
     stream = Stream(start=ROOT)
     first, *rest = line("a", 1, 4, "0r")
@@ -112,7 +112,7 @@ def test_the_first_block_above_a_given_start_is_passed_over_as_any_other(again: 
     assert "".join(map(shape, stream.updates)) == "+?1a+2a+3a+4a"
 
 
-def test_nothing_is_passed_over_while_a_partition_is_not_read_to_its_end() -> None:
+def test_nothing_is_skipped_while_a_partition_is_not_read_to_its_end() -> None:
     stream = gap_at_2a(5)
     unrelated(stream, 60)
     ends = {place: end + 1 for place, end in stream.ends().items()}  # one more record, somewhere, always
@@ -122,7 +122,7 @@ def test_nothing_is_passed_over_while_a_partition_is_not_read_to_its_end() -> No
     assert stream.follower.explain(h("2a")).state == "open"
 
 
-def test_a_block_without_a_batch_is_never_passed_over_however_long_its_descendants_wait() -> None:
+def test_a_block_without_a_batch_is_never_skipped_however_long_its_descendants_wait() -> None:
     stream = Stream(start=ROOT)
     first, second, *rest = line("a", 1, 5, "0r")
     stream.publish([first])
@@ -148,7 +148,7 @@ def test_a_block_that_nobody_ever_saw_is_reported_once_it_is_waited_for_in_vain(
     assert [one for one in reports if one.block == h("2a")] == [Explanation(h("2a"), 2, "unknown", missing_batch=True)]
 
 
-def test_of_several_lost_blocks_each_is_passed_over_in_its_turn() -> None:
+def test_of_several_lost_blocks_each_is_skipped_in_its_turn() -> None:
     stream = Stream(start=ROOT)
     first, second, third, *rest = line("a", 1, 5, "0r")
     stream.publish([first])
@@ -216,7 +216,7 @@ def test_watermarks_of_the_opening_prove_nothing_of_what_was_written_since() -> 
     assert all(isinstance(one, Payload) for one in added)
 
 
-def test_an_absent_block_is_reported_once_and_passed_over_a_threshold_of_blocks_after_it_was_suspected() -> None:
+def test_an_absent_block_is_reported_once_and_skipped_a_threshold_of_blocks_after_it_was_suspected() -> None:
     stream = gap_at_2a(4)
     stream.read()
     until(stream, Incomplete)
@@ -242,7 +242,7 @@ def test_a_block_whose_messages_come_before_the_last_proof_is_delivered_with_its
     assert shape(stream.updates[-1]) == "+2a+3a+4a"
 
 
-def test_nothing_is_passed_over_while_somebody_is_queried_for_the_messages() -> None:
+def test_nothing_is_skipped_while_somebody_is_queried_for_the_messages() -> None:
     stream = gap_at_2a(4)
     stream.read()
     unrelated(stream, 4 * THRESHOLD)

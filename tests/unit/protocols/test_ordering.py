@@ -426,7 +426,7 @@ FLOODS: dict[str, Callable[[int], Iterable[Payload]]] = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_a_flood_costs_the_same_per_block_however_much_is_held(flood: str) -> None:
+def test_a_flood_costs_the_same_per_block_at_any_number_of_held_blocks(flood: str) -> None:
     """Counted in calls: ten times as many blocks make hardly more than ten times as many (a square law: a hundred).
 
     Coming in, and going all at once when the floor passes them.

@@ -631,7 +631,7 @@ def test_old_blocks_make_no_other_block_overdue() -> None:
     assert scene.head == 90
 
 
-def test_while_the_chain_stands_still_old_blocks_are_not_overdue_and_those_that_it_needs_are() -> None:
+def test_while_the_chain_is_idle_old_blocks_are_not_overdue_and_those_that_it_needs_are() -> None:
     scene = Scene()
     scene.chain(1, 80, *HONEST)
     scene.chain(11, 14, "c")

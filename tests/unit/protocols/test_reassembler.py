@@ -299,7 +299,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
-def test_what_does_not_decode_is_rejected_and_pins_nothing(bad: tuple[bytes, bytes]) -> None:
+def test_undecodable_records_are_rejected_and_pin_nothing(bad: tuple[bytes, bytes]) -> None:
     feed = Feed()
     (event,) = feed(bad)
     assert isinstance(event, Rejected)

@@ -289,7 +289,7 @@ def test_finality_withholds_a_deep_switch_too() -> None:
         assert (stream.follower.orderer.head == BlockRef(12, h("12a"))) is (seen == "")
 
 
-def test_a_stream_that_finality_halted_goes_on_when_it_is_restarted_to_follow() -> None:
+def test_a_stream_that_finality_halted_continues_when_it_is_restarted_to_follow() -> None:
     marks = {h("12a"): Finality(None, 5)}
     stream = Stream(finality_of=lambda item: marks.get(item.hash))
     deep(stream)
@@ -399,7 +399,7 @@ def test_of_channels_that_hold_too_much_together_the_largest_is_abandoned() -> N
     assert stream.read().endswith("+12b+13b")
 
 
-def test_records_of_a_channel_that_is_not_open_are_passed_over() -> None:
+def test_records_of_a_channel_that_is_not_open_are_skipped() -> None:
     stream = Stream()
     deep(stream)
     announced, content = stream.channel("6a", 6, line("b", 7, 20, "6a"))
@@ -475,7 +475,7 @@ def test_what_one_producer_sends_to_two_places_is_two_attempts(seed: int) -> Non
 
 @pytest.mark.parametrize("cut", range(0, 42, 6))
 @pytest.mark.parametrize("first", [0, 64])
-def test_a_restart_within_a_channel_of_two_places_goes_on(first: int, cut: int) -> None:
+def test_a_restart_within_a_channel_of_two_places_continues(first: int, cut: int) -> None:
     """Each has a part of it when the cursor is made, and the floors hold both."""
     stream = Stream()
     deep(stream)
@@ -522,7 +522,7 @@ def test_cursors_of_one_step_reach_down_to_channels_that_the_step_is_done_with_i
     assert stream.read() == shape(switch)
 
 
-def test_the_ring_goes_on_with_older_blocks_after_a_reorg_to_a_shorter_chain() -> None:
+def test_the_ring_continues_with_older_blocks_after_a_reorg_to_a_shorter_chain() -> None:
     stream = Stream()
     stream.publish([block("0r", "none", 0), *line("a", 1, 20, "0r")])
     stream.read()

@@ -81,7 +81,7 @@ def test_a_block_that_is_not_complete_keeps_its_place() -> None:
     stream.restart()
 
 
-def test_what_was_not_read_of_a_place_that_is_gone_is_waited_for_and_not_passed_over() -> None:
+def test_what_was_not_read_of_a_place_that_is_gone_is_waited_for_and_not_skipped() -> None:
     """It was switched off before everything of it was read: only the missing block's children show that."""
     stream = two_places(10, 10 + 2 * THRESHOLD)
     head = 10 + 2 * THRESHOLD

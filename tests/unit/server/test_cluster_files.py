@@ -120,7 +120,7 @@ def test_an_even_number_of_members_is_a_warning(tmp_path: Path, members: str, *,
         ("name = x", "{file} is not TOML: correct it at line 1, column 8"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
+def test_invalid_input_is_refused_by_name(tmp_path: Path, content: str, said: str) -> None:
     assert said.format(file=tmp_path / "cluster.toml") in refusal(tmp_path, content)
 
 

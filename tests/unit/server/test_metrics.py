@@ -62,7 +62,7 @@ def test_a_process_reports_liveness_readiness_and_metrics() -> None:
             Endpoint(endpoint.address, registry, str)
 
 
-def test_a_client_that_breaks_off_is_logged_for_whoever_debugs_and_nobody_else(
+def test_a_disconnecting_client_is_logged_at_debug_level(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.DEBUG, "cardinal.metrics")

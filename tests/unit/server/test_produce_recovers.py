@@ -76,7 +76,7 @@ def test_blocks_that_failed_together_go_again_together() -> None:
 
 
 @on_loop
-async def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_handed_over_once() -> None:
+async def test_a_block_that_failed_and_is_given_again_before_it_went_again_is_sent_once() -> None:
     submitted = Submitted()
     await submitted.queue.add(PAYLOADS[0])
     submitted.futures[0].set_exception(DeliveryError("not acknowledged", block_hash=PAYLOADS[0].hash))

@@ -47,7 +47,7 @@ def end_of(broker: MemoryBroker) -> str:
 
 
 @pytest.mark.parametrize("last", [61, 100])
-def test_after_a_reorg_through_a_channel_a_restart_goes_on_where_it_was(broker: MemoryBroker, last: int) -> None:
+def test_after_a_reorg_through_a_channel_a_restart_continues_where_it_was(broker: MemoryBroker, last: int) -> None:
     """The branch stands in the channel alone; some blocks on the main topics follow it, or none yet."""
     left, taken = line(1, 60), line(31, last, "b", below="30a")
     produced(broker, Node([*left, *taken]))
@@ -57,7 +57,7 @@ def test_after_a_reorg_through_a_channel_a_restart_goes_on_where_it_was(broker: 
 
 
 @pytest.mark.parametrize("seals", [True, False])
-def test_a_channel_that_has_not_ended_or_is_not_there_is_not_gone_on_above(
+def test_a_channel_that_has_not_ended_or_is_not_there_is_not_continued_above(
     broker: MemoryBroker, *, seals: bool
 ) -> None:
     """Killed between two blocks of the channel: no consumer switches, and the branch has to go again as a whole."""
@@ -76,7 +76,7 @@ def test_a_channel_that_has_not_ended_or_is_not_there_is_not_gone_on_above(
     assert end_of(broker) == "62b"
 
 
-def test_a_block_of_a_channel_that_is_neither_sealed_nor_whole_is_not_gone_on_above(broker: MemoryBroker) -> None:
+def test_a_block_of_a_channel_that_is_neither_sealed_nor_whole_is_not_continued_above(broker: MemoryBroker) -> None:
     left, taken = line(1, 60), line(31, 64, "b", below="30a")
     publish(broker, left)
     announcement, channel = split_reorg(left[29].ref, taken, Blocks().topics, Blocks().default_topic)
@@ -321,7 +321,7 @@ def test_a_range_that_ends_above_the_head_is_refused_instead_of_waited_for(
     assert repaired(broker, Node(SHORT), 3, 12, dry_run=dry_run).sent == (0 if dry_run else 7)
 
 
-def test_what_has_no_batch_is_sent_where_the_node_has_it_by_hash_and_named_where_it_has_not(
+def test_blocks_without_a_batch_are_sent_where_the_node_has_them_by_hash(
     broker: MemoryBroker,
 ) -> None:
     known, unknown, above = (line(number, number, "b", below=f"{number - 1}a")[0] for number in (4, 6, 11))
@@ -337,7 +337,7 @@ def test_what_has_no_batch_is_sent_where_the_node_has_it_by_hash_and_named_where
     assert (done.missing, left(done), done.complete) == ((), [(None, "6b")], 7)
 
 
-def test_what_has_no_batch_is_not_looked_for_in_a_very_wide_range(
+def test_blocks_without_a_batch_are_not_searched_in_a_very_wide_range(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(broker, SHORT)

@@ -61,7 +61,7 @@ def test_a_feed_is_published_to_its_end(broker: MemoryBroker) -> None:
     assert feed.closed
 
 
-def test_a_second_run_goes_on_where_the_topics_end(broker: MemoryBroker) -> None:
+def test_a_second_run_continues_where_the_topics_end(broker: MemoryBroker) -> None:
     asyncio.run(run(service(Node(), broker, stop=10)))
     feed = Node()
     published = asyncio.run(run(service(feed, broker, stop=20)))
@@ -178,7 +178,7 @@ def test_a_deep_reorg_of_the_node_reaches_consumers_through_a_channel(broker: Me
     assert producing.progress.stats.blocks == len(DEEP)
 
 
-def test_a_broker_that_is_away_when_a_channel_is_to_be_made_is_waited_for(
+def test_a_broker_that_is_unreachable_when_a_channel_is_to_be_made_is_waited_for(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_channel = MemorySink.open_channel
@@ -226,9 +226,7 @@ def test_a_name_that_marks_repairs_is_refused(broker: MemoryBroker) -> None:
     assert caught.value.setting == "producer_id"
 
 
-def test_a_connection_that_nobody_waited_for_is_released_when_it_is_there(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_opened_after_a_stop_is_closed(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, answers, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Producer):

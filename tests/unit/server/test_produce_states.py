@@ -212,7 +212,7 @@ def test_a_first_block_and_a_finality_mark_are_waited_for(broker: MemoryBroker, 
     assert len(lines(log, "the service waits")) == 2
 
 
-def test_a_broker_that_is_away_is_named_once_and_so_is_its_return(
+def test_a_broker_that_is_unreachable_is_named_once_and_so_is_its_return(
     broker: MemoryBroker, log: pytest.LogCaptureFixture
 ) -> None:
     async def away() -> None:
@@ -234,7 +234,7 @@ def test_a_broker_that_is_away_is_named_once_and_so_is_its_return(
     assert len(lines(log, "the broker answers again (after ")) == 1
 
 
-def test_counters_stand_still_while_the_producer_is_replaced(broker: MemoryBroker) -> None:
+def test_counters_are_idle_while_the_producer_is_replaced(broker: MemoryBroker) -> None:
     async def replaced() -> None:
         node = Node(3)
         async with running(broker, node, 1) as service:
@@ -275,7 +275,9 @@ class Away(Node):
         return await super().head()
 
 
-def test_a_node_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker, log: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_is_unreachable_at_the_start_is_waited_for(
+    broker: MemoryBroker, log: pytest.LogCaptureFixture
+) -> None:
     async def away() -> None:
         node = Away(0)
         service = ProduceService(node, broker.url, Blocks(), settings=QUICK, stop=12)
@@ -292,7 +294,7 @@ def test_a_node_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker, lo
     assert len(lines(log, "no node answers")) == len(lines(log, "the node answers (after ")) == 1
 
 
-def test_a_broker_that_is_away_at_the_start_is_waited_for(broker: MemoryBroker) -> None:
+def test_a_broker_that_is_unreachable_at_the_start_is_waited_for(broker: MemoryBroker) -> None:
     async def away() -> None:
         broker.close()
         service = ProduceService(Node(12), broker.url, Blocks(), settings=QUICK, stop=12)

@@ -268,7 +268,7 @@ def test_a_driver_with_open_tables_removes_what_a_killed_one_left(place: LakeLoc
     assert image(place.root) == image_of(first + second)
 
 
-def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: LakeLocation) -> None:
+def test_a_lake_that_was_removed_is_recreated_by_the_same_driver(place: LakeLocation) -> None:
     [rows], [others] = script("1a 2a 3a"), script("1c 2c", lineage="lineage-2")
     committer = LakeCommitter(place)
     commit_by(committer, rows)
@@ -277,7 +277,7 @@ def test_a_lake_that_was_removed_is_written_anew_by_the_same_driver(place: LakeL
     assert image(place.root) == image_of(others)
 
 
-def test_a_batch_goes_on_where_the_log_has_lost_the_state(place: LakeLocation) -> None:
+def test_a_batch_continues_where_the_log_has_lost_the_state(place: LakeLocation) -> None:
     """Others committed to canonical so often that the last commit of Cardinal has expired."""
     first, second = script("1a 2a | -2a 2b")
     commit_batch(place, [first])

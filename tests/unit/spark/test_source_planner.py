@@ -192,7 +192,7 @@ def test_a_batch_is_found_again_by_its_end_alone_and_its_blocks_are_read_whole(t
         assert len(sizes) > 4
 
 
-def test_a_stream_that_is_cut_anywhere_goes_on_to_the_same_chain(topics: Topics) -> None:
+def test_a_stream_that_is_cut_anywhere_continues_to_the_same_chain(topics: Topics) -> None:
     """Every run is a new process that knows the last offset only; reorgs cross the cuts."""
     stored = None
     rows: list[PlannedRow] = []
@@ -250,7 +250,7 @@ def test_records_that_are_gone_are_an_error(topics: Topics) -> None:
         topics.planner().plan({}, end)
 
 
-def test_topics_that_were_made_anew_are_noticed(topics: Topics) -> None:
+def test_topics_that_were_recreated_are_noticed(topics: Topics) -> None:
     topics.publish(8)
     end = newest(topics)
     other = Topics(seed=99)
@@ -309,7 +309,7 @@ def test_a_stream_begins_at_a_number_a_time_or_a_cursor() -> None:
     topics.close()
 
 
-def test_a_lost_checkpoint_goes_on_behind_the_lake(topics: Topics, tmp_path: Path) -> None:
+def test_a_lost_checkpoint_continues_behind_the_lake(topics: Topics, tmp_path: Path) -> None:
     """What the first stream delivered and what the second one delivers are one gapless ledger."""
     topics.publish(25)
     rows = rows_of(topics.planner())
@@ -375,7 +375,7 @@ def test_a_batch_read_begins_at_any_number_though_forks_begin_below_it(seed: int
     topics.close()
 
 
-def test_a_stream_of_final_blocks_has_no_reorgs_and_goes_on_from_every_offset(tmp_path: Path) -> None:
+def test_a_stream_of_final_blocks_has_no_reorgs_and_continues_from_every_offset(tmp_path: Path) -> None:
     """Every batch is planned by a new process; a lake takes the place of the last checkpoint."""
     topics = Topics(blocks=60, merged=True)
     stored = None
@@ -512,7 +512,7 @@ def test_without_a_chain_id_the_only_stream_is_taken(topics: Topics) -> None:
     assert found.app.chain == topics.app.chain
 
 
-def test_what_travels_to_tasks_comes_back(topics: Topics) -> None:
+def test_tasks_receive_what_is_planned(topics: Topics) -> None:
     """Plain pickle, as Spark uses it, also after the driver's side has been at work."""
     topics.publish(12)
     rows = rows_of(topics.planner())
@@ -658,7 +658,7 @@ def test_available_now_ends_with_an_error_while_nobody_answers(topics: Topics, m
         planner.next_offset(start, UNLIMITED)
 
 
-def test_an_answer_about_a_stream_that_is_not_read_yet_does_not_take_for_ever(
+def test_an_answer_about_a_stream_that_is_not_read_yet_does_not_take_forever(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topics.publish(4)

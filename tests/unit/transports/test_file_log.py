@@ -183,7 +183,7 @@ CALLS = 60
 SIZE = 2_000
 
 
-def test_sending_waits_while_the_disk_stands_still_and_then_everything_is_written_in_order(tmp_path: Path) -> None:
+def test_sending_waits_while_the_disk_hangs_and_then_everything_is_written_in_order(tmp_path: Path) -> None:
     sink = sink_of(tmp_path, "fsync=never&cardinal.queue.bytes=20000")
     futures: list[Future[None]] = []
 
@@ -218,7 +218,7 @@ def _record(offset: int, size: int) -> Record:
 
 
 @pytest.mark.parametrize("paused", [(), [("logs", 0)]])
-def test_a_poll_is_bounded_in_bytes_and_the_next_one_goes_on(tmp_path: Path, paused: list[tuple[str, int]]) -> None:
+def test_a_poll_is_bounded_in_bytes_and_the_next_one_continues(tmp_path: Path, paused: list[tuple[str, int]]) -> None:
     """Small records, and then large ones at once: as a server finds them that has learnt to ask for thousands."""
     small = [_record(offset, 300) for offset in range(1_000)]
     large = [_record(offset, LARGE) for offset in range(1_000, 1_012)]

@@ -47,7 +47,7 @@ class Message:
 
 
 @pytest.mark.parametrize(("offset", "known"), [(7, True), (None, False)])
-def test_a_message_of_which_nobody_knows_where_it_lies_ends_its_call(offset: int | None, known: bool) -> None:  # noqa: FBT001 - a case
+def test_a_message_without_an_offset_ends_its_call(offset: int | None, known: bool) -> None:  # noqa: FBT001 - a case
     """An earlier try has written it, and its answer was lost."""
     written, told = Written({}), list[KafkaError | None]()
     written.sends(20)
@@ -106,7 +106,7 @@ def sink(reasons: Reasons, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaSin
         yield sink
 
 
-def test_whoever_waits_for_room_ends_when_it_is_closed(sink: KafkaSink) -> None:
+def test_waiting_for_capacity_ends_when_it_is_closed(sink: KafkaSink) -> None:
     first = sink.send([MESSAGE], None)
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(sink.send, [MESSAGE, MESSAGE], None) for _ in range(3)]
@@ -149,7 +149,7 @@ class SlowReasons(Reasons):
         super().forget()
 
 
-def test_a_block_is_under_way_until_its_seal_is_acknowledged() -> None:
+def test_a_block_is_in_flight_until_its_seal_is_acknowledged() -> None:
     mock = {"test.mock.num.brokers": "1", "allow.auto.create.topics": "true"}
     with closing(a_sink(reasons=SlowReasons("mock"), **mock)) as sink:
         sink.send([MESSAGE], None).result(DEADLINE)

@@ -223,7 +223,7 @@ def test_a_refusal_stands_when_the_broker_has_accepted_nothing_for_the_whole_gra
 
 
 @pytest.mark.parametrize("reset", [Reasons.forget, Reasons.withdraw])
-def test_the_grace_begins_anew_after_an_answer(reset: Callable[[Reasons], None]) -> None:
+def test_the_grace_begins_again_after_an_answer(reset: Callable[[Reasons], None]) -> None:
     clock = Clock(100.0)
     reasons = Reasons("host:9092", clock=clock)
     reasons(LOGIN)

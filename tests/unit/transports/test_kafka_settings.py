@@ -72,7 +72,7 @@ def test_what_the_guarantees_rest_on_is_refused_by_its_name(name: str, value: st
 
 
 @pytest.mark.parametrize("transactional", ["", "&transactional=update"])
-def test_the_guarantees_hold_whatever_else_is_set(transactional: str) -> None:
+def test_the_guarantees_hold_with_any_other_settings(transactional: str) -> None:
     settings = settings_of(f"kafka://a:s3cr3t@host?tls=1&sasl.mechanism=SCRAM-SHA-512&linger.ms=50{transactional}")
     config = settings.producer(10_000, "one")
     assert (config["acks"], config["enable.idempotence"], config["partitioner"]) == ("all", "true", "fnv1a")

@@ -419,7 +419,7 @@ def answers(source: MuxSource) -> bool:
     return True
 
 
-def test_a_member_that_is_away_holds_up_no_block_of_the_other(served: Served, new: MemoryBroker) -> None:
+def test_a_member_that_is_unreachable_holds_up_no_block_of_the_other(served: Served, new: MemoryBroker) -> None:
     with Consumer(mux(served, new), Blocks(), idle_timeout=60) as consumer:
         until(consumer, "5a")
         served.stop()
@@ -430,7 +430,9 @@ def test_a_member_that_is_away_holds_up_no_block_of_the_other(served: Served, ne
             assert steps(until(consumer, f"{number}a")) == [f"+{number}a"]
 
 
-def test_a_deep_reorg_is_followed_in_one_member_while_the_other_is_away(served: Served, new: MemoryBroker) -> None:
+def test_a_deep_reorg_is_followed_in_one_member_while_the_other_is_unreachable(
+    served: Served, new: MemoryBroker
+) -> None:
     app = Blocks(reorg_threshold=4)
     with (
         Producer(new.url, app, producer_id="one") as producer,
@@ -503,7 +505,7 @@ def test_a_channel_that_is_gone_when_it_is_looked_for_elsewhere_is_let_go(
     reader.close()
 
 
-def test_a_topic_that_only_the_member_that_is_away_may_have_is_not_reported_as_missing(
+def test_a_topic_that_only_the_member_that_is_unreachable_may_have_is_not_reported_as_missing(
     served: Served, new: MemoryBroker
 ) -> None:
     with pytest.raises(TopicError):
@@ -572,7 +574,7 @@ def test_a_look_that_is_to_prove_something_shows_topics_that_a_member_got_since(
         source.close()
 
 
-def test_a_source_that_names_what_it_knows_of_a_server_that_is_away_does_not_make_it_present(
+def test_a_source_that_names_what_it_knows_of_a_server_that_is_unreachable_does_not_make_it_present(
     new: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Kafka source names the partitions that it knows, whether its broker answers or not."""
