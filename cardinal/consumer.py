@@ -412,6 +412,11 @@ class Consumer:
     def _is_over(self) -> bool:
         idle = time.monotonic() - self._idle_since
         if self._options.until == "end" and self.caught_up:
-            reads_channel = bool(self._loop.follower.channels)
-            return (self._has_delivered_all and not reads_channel) or idle > _END_SECONDS
+            if self._has_delivered_all and not self._loop.follower.channels:
+                return True
+            if idle > _END_SECONDS:
+                waits = "; ".join(map(str, self.awaited[:3])) or "a reorg that has not ended"
+                _log.warning("%s ends before everything that was there is delivered: %s", self._name, waits)
+                return True
+            return False
         return self._options.idle_timeout is not None and idle > self._options.idle_timeout

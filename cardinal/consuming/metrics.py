@@ -133,7 +133,7 @@ class ConsumerMetrics(Collector):
         if (blocks := consumer.without_quorum) > consumer.app.reorg_threshold:
             return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
         if awaited := consumer.awaited[:3]:
-            return "; ".join(f"block {'?' if one.number is None else one.number} {one.lacks}" for one in awaited)
+            return "; ".join(map(str, awaited))
         consumer.refresh_lag()
         lag = consumer.lag
         return f"{lag} records are not delivered yet" if lag else "the last update is not handled yet"

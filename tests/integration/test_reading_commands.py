@@ -124,7 +124,7 @@ def test_lost_content_reads_missing_and_the_log_says_why(gap: str) -> None:
     contents = {int(row[1]): row[-1] for row in rows(done.stdout)}
     assert contents == {number: "missing" if number == 5 else "2" for number in range(1, LAST + 1)}
     assert "block 5 0x" in done.stderr
-    assert "is incomplete: it lacks 1 messages" in done.stderr
+    assert "is incomplete: it lacks 1 message" in done.stderr
 
 
 def test_a_json_line_has_what_its_help_says(gap: str) -> None:
@@ -194,7 +194,7 @@ def test_status_leaves_out_blocks_below_those_that_it_checks(broker: MemoryBroke
 def test_status_of_one_block_says_what_it_lacks(gap: str) -> None:
     shown = run("status", gap, "--hash", f"0x{hash_of('5a').hex()}").stdout
     assert shown.startswith("block 5 of blob:7 is ")
-    assert "  it lacks 1 messages" in shown
+    assert "  it lacks 1 message" in shown
     assert "never published" in refusal("status", gap, "--hash", "11" * 32)
     assert "write a block's whole hash" in refusal("status", gap, "--hash", "0x12")
 

@@ -109,17 +109,19 @@ def test_reading_until_the_end_includes_what_waits_for_the_proof_that_a_block_is
         assert steps(list(consumer)) == ["+1a", "+?2a", *(f"+{number}a" for number in range(3, 61))]
 
 
-def test_reading_until_the_end_does_not_wait_forever_for_what_is_not_there(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+def test_reading_until_the_end_ends_with_a_warning_where_a_block_is_incomplete(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("cardinal.consumer._END_SECONDS", 0.5)
     """4a lacks a message, and nothing proves yet that it will not come."""
+    monkeypatch.setattr("cardinal.consumer._END_SECONDS", 0.5)
     publish(broker, line(1, 3))
     broker.sink(Blocks(), producer_id="one").send(messages(block("4a", "3a"))[1:], None).result(DEADLINE)
     publish(broker, line(5, 6))
     with Consumer(broker.url, Blocks(), start=1, until="end") as consumer:
         assert steps(list(consumer)) == ["+1a", "+2a", "+3a"]
         assert not consumer.ready
+    lacking = f"block 4 (0x{hash_of('4a').hex()}) lacks 1 message"
+    assert f"ends before everything that was there is delivered: {lacking}" in caplog.text
 
 
 # --- the consumer as an object -------------------------------------------------------------------------------

@@ -71,7 +71,12 @@ class Explanation:
         if self.missing_batch:
             return "lacks its Batch"
         parts = len(self.missing_headers) + sum(map(len, self.missing_parts.values()))
-        return f"lacks {sum(self.missing_counts.values()) + parts} messages"
+        messages = sum(self.missing_counts.values()) + parts
+        return f"lacks {messages} message{'s' * (messages != 1)}"
+
+    def __str__(self) -> str:
+        number = "?" if self.number is None else self.number
+        return f"block {number} (0x{self.block.hex()}) {self.lacks if self.state == 'open' else 'is not on the topics'}"
 
 
 @dataclass(frozen=True, slots=True)

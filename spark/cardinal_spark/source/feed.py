@@ -132,11 +132,7 @@ class UpdateFeed:
 
     def awaited(self) -> list[str]:
         """Texts about the blocks that the chain waits for, lowest first."""
-        return [
-            f"block {'?' if one.number is None else one.number} (0x{one.block.hex()}) "
-            + (one.lacks if one.state == "open" else "is not on the topics")
-            for one in self.consumer.awaited
-        ]
+        return [str(one) for one in self.consumer.awaited]
 
     def close(self) -> None:
         """End the thread and release the connection."""

@@ -59,7 +59,7 @@ HONEST = ("a", "b")
 CHAIN = [true(f"{number}a", f"{number - 1}a") for number in range(1, 201)]
 """Block N is `CHAIN[N - 1]`; the settings' threshold is 16, so that late copies are known for 32 blocks."""
 VOTE = "not agreed on 16 blocks below the head"
-PART = "incomplete 16 blocks below the head: it lacks 1 messages"
+PART = "incomplete 16 blocks below the head: it lacks 1 message"
 
 
 def at(number: int) -> Payload:
@@ -703,7 +703,7 @@ def test_missing_parts_of_several_copies_are_reported_together() -> None:
         parts = [message for message in said(ONE) if message.key[0] == 2]
         feed(producer, *[message for message in said(ONE) if message != parts[index]])
     assert feed.assembler.explain(ONE.hash).missing_parts == {h("sub1a"): (1, 2)}
-    assert "'a' lacks 1 messages" in feed.reason()
+    assert "'a' lacks 1 message" in feed.reason()
 
 
 def test_an_abandoned_block_has_a_header_only_where_enough_producers_give_it() -> None:

@@ -473,7 +473,7 @@ def test_incomplete_blocks_are_stale_below_the_threshold_in_the_order_in_which_t
     feed = Feed(reorg_threshold=8)
     feed(*(counted(f"{number}z", number) for number in (5, 3, 4, 900)))
     assert feed.reassembler.head_moved(11) == []
-    reason = "incomplete 8 blocks below the head: it lacks 1 messages"
+    reason = "incomplete 8 blocks below the head: it lacks 1 message"
     assert feed.reassembler.head_moved(100) == [Stale(BlockRef(at, h(f"{at}z")), reason) for at in (5, 3, 4)]
     assert feed.reassembler.explain(h("5z")).reason == reason
     assert feed(BatchMsg(h("5z"), "a/1", b"1")) == []
