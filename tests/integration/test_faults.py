@@ -34,12 +34,12 @@ def _played(
 
 @pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    return _played(request, tmp_path_factory, TIMES, "test_what_is_promised_holds")
+    return _played(request, tmp_path_factory, TIMES, "test_guarantees_hold")
 
 
 @pytest.fixture(scope="module")
 def played_often(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    return _played(request, tmp_path_factory, SOAK_TIMES, "test_what_is_promised_holds_a_hundred_times")
+    return _played(request, tmp_path_factory, SOAK_TIMES, "test_guarantees_hold_a_hundred_times")
 
 
 @pytest.mark.parametrize("fault", FAULTS)

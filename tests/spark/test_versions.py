@@ -19,7 +19,7 @@ TESTS: Final = (
     "test_source_stream.py::test_a_lake_follows_the_chain_over_cuts_and_a_lost_checkpoint",
     "test_source_stream.py::test_a_batch_read_is_the_chain_as_it_stands",
     "test_source_stream.py::test_a_lake_reports_its_position_in_numbers",
-    "test_source_stream.py::test_what_cannot_work_is_one_clear_sentence",
+    "test_source_stream.py::test_invalid_input_is_one_clear_sentence",
     "test_lake_stream.py::test_a_stream_becomes_a_lake_and_a_replayed_batch_changes_nothing",
     "test_lake_stream.py::test_what_stops_a_query_is_one_sentence",
     "test_lake_ledger.py::test_a_second_job_follows_the_ledger",
