@@ -17,7 +17,7 @@ import pytest
 from commands import command
 from ethereum_blocks import Built, build
 from prometheus_client.parser import text_string_to_metric_families
-from test_produce_away import ready, says
+from test_produce_unreachable import ready, says
 
 from cardinal.apps.body import items_of
 from cardinal.apps.evm import payload_from_rpc, rlp

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from commands import command
 from test_ingest_node import MEBIBYTE, addresses, resident, scrape
-from test_produce_away import says
+from test_produce_unreachable import says
 
 from cardinal._concurrency import new_future, settle
 from cardinal.apps import blob, get, items

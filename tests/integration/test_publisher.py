@@ -279,7 +279,7 @@ def test_a_feed_with_reorgs_reaches_a_consumer_though_node_and_publisher_are_kil
     cardinal_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     url, chain_id, port = f"kafka://{cardinal_broker.bootstrap}", fresh_chain_id(), free_port()
-    feed = f"dev://?blocks=200&seed=5&reorg-rate=0.25&rate=40&chain-id={chain_id}"
+    feed = f"dev://?blocks=200&seed=5&reorg-rate=0.25&rate=20&chain-id={chain_id}"
     listen, topic = f"127.0.0.1:{port}", f"cardinal-{chain_id}"
     more = ("--chain-id", str(chain_id))
 
@@ -312,7 +312,7 @@ def test_the_next_node_of_the_url_gets_the_blocks_while_one_is_unreachable(
     cardinal_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     url, chain_id, port = f"kafka://{cardinal_broker.bootstrap}", fresh_chain_id(), free_port()
-    feed = f"dev://?blocks=100&seed=5&reorg-rate=0&rate=30&chain-id={chain_id}"
+    feed = f"dev://?blocks=100&seed=5&reorg-rate=0&rate=15&chain-id={chain_id}"
     first, topic, more = f"127.0.0.1:{port}", f"cardinal-{chain_id}", ("--chain-id", str(chain_id))
     with (
         Processes(tmp_path) as processes,
@@ -337,7 +337,7 @@ def test_the_next_node_of_the_url_gets_the_blocks_while_one_is_unreachable(
 def test_the_feed_is_read_again_for_a_node_that_has_lost_its_disk(tmp_path: Path) -> None:
     chain_id, port = fresh_chain_id(), free_port()
     listen, more = f"127.0.0.1:{port}", ("--chain-id", str(chain_id), "--first", "0")
-    feed = f"dev://?blocks=150&seed=5&reorg-rate=0&rate=50&chain-id={chain_id}"
+    feed = f"dev://?blocks=150&seed=5&reorg-rate=0&rate=20&chain-id={chain_id}"
     with Processes(tmp_path) as processes:
         with node("null://", "any", tmp_path / "data", *more, app="evm", listen=listen):
             publisher = processes.start("produce", "--from", feed, "--to", f"ingest://{listen}")
