@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import reading
 from cardinal.protocols.streams import Record, Routed
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter
@@ -80,15 +82,9 @@ def block(number: int, messages: int = 4, size: int = 20) -> tuple[list[Routed],
 
 def everything(folder: Path, *, heartbeats: bool = False) -> list[Record]:
     """Every record that a new reader finds, in the order of reading."""
-    source = source_of(folder)
-    marks = source.watermarks()
-    source.assign({where: low for where, (low, _) in marks.items()})
-    records: list[Record] = []
-    while any(at < marks[where][1] for where, at in source.positions().items()):
-        polled = source.poll(50, 0.0)
-        assert polled
-        records += polled
-    source.close()
+    with closing(source_of(folder)) as source:
+        marks = source.watermarks()
+        records = reading.everything(source)
     for where, (low, high) in marks.items():
         assert [one.offset for one in records if one[:2] == where] == list(range(low, high))
     return [record for record in records if record.key or heartbeats]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import reading
 from blocks import Blocks, block, line
 from cardinal.copying.recording import Recorder
 from cardinal.copying.replaying import Player
@@ -58,14 +60,8 @@ def play_all(folder: Path, url: str, topics: list[str] | None = None, *, as_they
 
 def records_of(url: str, app: Application | None = None, topics: list[str] | None = None) -> list[Record]:
     """Everything, in the order of reading."""
-    source = open_source(url, app or Blocks(), topics=topics)
-    marks = source.watermarks()
-    source.assign({where: low for where, (low, _) in marks.items()})
-    found: list[Record] = []
-    while any(at < marks[where][1] for where, at in source.positions().items()):
-        found += source.poll(1_000, 0.1)
-    source.close()
-    return found
+    with closing(open_source(url, app or Blocks(), topics=topics)) as source:
+        return reading.everything(source)
 
 
 def fork() -> list[Payload]:

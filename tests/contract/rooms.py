@@ -16,6 +16,7 @@ from cardinal.transports import Sink, Source, open_sink, open_source
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log
 from cardinal.transports.partitioner import fnv1a_partition
+from reading import to_ends
 from serving import serving
 from waiting import until
 
@@ -213,13 +214,7 @@ def read(source: Source, count: int, limit: int = 100) -> list[Record]:
 
 def read_to_the_end(source: Source) -> list[Record]:
     """Everything below the watermarks, heartbeats too."""
-    ends = ends_of(source)
-    found: list[Record] = []
-    until(
-        lambda: all(at >= ends[partition] for partition, at in source.positions().items()),
-        step=lambda: found.extend(source.poll(100, 0.2)),
-    )
-    return found
+    return to_ends(source, ends_of(source))
 
 
 def read_partition(source: Source, where: tuple[str, int], end: int) -> list[Record]:

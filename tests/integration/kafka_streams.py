@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+import reading
 from cardinal.apps import Application
 from cardinal.protocols.streams import Payload, Record
 from cardinal.transports import open_source
@@ -50,18 +50,8 @@ def a_chain(spec: str, root: str = "0g", values: int = 5) -> list[Payload]:
 
 def everything_on(url: str, app: Application, topics: list[str] | None = None) -> list[Record]:
     """All committed records with a key, up to the end of each partition as it is now."""
-    source = open_source(url, app, topics=topics)
-    try:
-        ends = {where: high for where, (_, high) in source.watermarks().items()}
-        source.assign({where: low for where, (low, _) in source.watermarks().items()})
-        found: list[Record] = []
-        deadline = time.monotonic() + DEADLINE
-        while any(at < ends[where] for where, at in source.positions().items()):
-            assert time.monotonic() < deadline
-            found += [record for record in source.poll(10_000, 0.1) if record.key]
-        return found
-    finally:
-        source.close()
+    with closing(open_source(url, app, topics=topics)) as source:
+        return [record for record in reading.everything(source) if record.key]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from commands import COMMAND, DEADLINE, Processes, fresh_chain_id, limited
+from kafka_streams import everything_on
 
 from cardinal import Consumer, apps
 from cardinal.consumer import find_application
@@ -97,13 +98,7 @@ def test_a_block_that_was_not_queried_is_not_called_absent(tmp_path: Path) -> No
     with Processes(tmp_path) as processes:
         assert processes.run(*node, "dev://?seed=7&blocks=20", "--to", whole)[0] == 0
         app = find_application(whole, "evm")
-        source = open_source(whole, app)
-        marks = source.watermarks()
-        source.assign({tp: low for tp, (low, _) in marks.items()})
-        records = []
-        while source.positions() != {tp: high for tp, (_, high) in marks.items()}:
-            records += source.poll(1000, 0.1)
-        source.close()
+        records = everything_on(whole, app)
         content = [one for one in records if one.key[:1] == b"\3" and one.topic != app.default_topic]
         sink = open_sink(partial, app, producer_id="one")
         sink.send([Routed(content[-1].topic, content[-1].key, content[-1].value)], None).result(DEADLINE)

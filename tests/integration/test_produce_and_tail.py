@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from commands import DEADLINE, Processes, fresh_chain_id, replayed, run_here
+from kafka_streams import everything_on
 
 from cardinal import apps
 from cardinal.consumer import Consumer
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Divergence, Reassembler
 from cardinal.protocols.streams.wire.codec import decode
-from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.transports import open_source
 from serving import until
 
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.embedded import EmbeddedKafka
+    from cardinal.protocols.streams import Record
+    from cardinal.protocols.streams.events import BlockHeader
     from cardinal.protocols.streams.payload import Payload
 
 pytestmark = pytest.mark.broker
@@ -69,35 +70,24 @@ def _written(stream: str, chain_id: int) -> int:
 class Found:
     """What a reader of all records finds: complete blocks, all that have a Batch, all that have none, divergences."""
 
-    whole: dict[bytes, Payload]
+    whole: dict[bytes, BlockHeader]
     batches: set[bytes]
     headless: set[bytes]
     divergences: int
 
 
 def _everything(stream: str, chain_id: int) -> Found:
-    source = open_source(stream, apps.get("evm", chain_id=chain_id))
     reassembler = Reassembler()
-    whole: dict[bytes, Payload] = {}
-    batches: set[bytes] = set()
-    divergences = 0
-    ends = {where: high for where, (_, high) in source.watermarks().items()}
-    source.assign(dict.fromkeys(ends, 0))
-    deadline = time.monotonic() + DEADLINE
-    while any(at < ends[where] for where, at in source.positions().items()):
-        assert time.monotonic() < deadline
-        records = source.poll(10_000, 0.2)
-        for record in records:
-            if record.key[:1] == b"\x00":
-                message = decode(record.key, record.value)
-                assert isinstance(message, Batch)
-                batches.add(message.hash)
-        for event in reassembler.receive(records):
-            if isinstance(event, Completed):
-                whole[event.payload.hash] = event.payload  # type: ignore[assignment] # with values it is a payload
-            divergences += isinstance(event, Divergence)
-    source.close()
+    records = everything_on(stream, apps.get("evm", chain_id=chain_id))
+    batches = {decode(record.key, record.value).hash for record in _batches(records)}  # type: ignore[union-attr]
+    events = list(reassembler.receive(records))
+    whole = {event.payload.hash: event.payload for event in events if isinstance(event, Completed)}
+    divergences = sum(isinstance(event, Divergence) for event in events)
     return Found(whole, batches, set(reassembler.open_blocks()) - batches, divergences)
+
+
+def _batches(records: list[Record]) -> list[Record]:
+    return [record for record in records if record.key[:1] == b"\0"]
 
 
 def _canonical(blocks: list[Payload]) -> list[str]:
@@ -194,21 +184,11 @@ def test_two_producers_at_once_give_the_same_chain_as_one(
     found = _everything(stream, chain_id)
     assert set(found.whole) == {block.hash for block in blocks}
     assert found.divergences == 0
-    headers = Counter(dict(record.headers)["cardinal-producer"] for record in _all_batches(stream, chain_id))
+    batches = _batches(everything_on(stream, apps.get("evm", chain_id=chain_id)))
+    headers = Counter(dict(record.headers)["cardinal-producer"] for record in batches)
     # The first sent every block once; the other, whenever its process was up, went on where the stream was.
     assert len(blocks) in headers.values()
     assert min(headers[b"one"], headers[b"two"]) > 0
-
-
-def _all_batches(stream: str, chain_id: int) -> list[Any]:
-    source = open_source(stream, apps.get("evm", chain_id=chain_id), topics=[f"cardinal-{chain_id}"])
-    ends = {where: high for where, (_, high) in source.watermarks().items()}
-    source.assign(dict.fromkeys(ends, 0))
-    records: list[Any] = []
-    while any(at < ends[where] for where, at in source.positions().items()):
-        records += source.poll(10_000, 0.2)
-    source.close()
-    return [record for record in records if record.key[:1] == b"\x00"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

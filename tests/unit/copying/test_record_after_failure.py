@@ -15,10 +15,9 @@ from blocks import DEADLINE, Blocks, line, publish
 from cardinal.copying.merging import Merge
 from cardinal.copying.recording import Recorder
 from cardinal.errors import RefusedError, TransportError
-from cardinal.protocols.streams.types import Record
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
-from cardinal.transports import open_source
+from recordings import records_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +34,7 @@ def test_records_that_could_not_be_written_are_written_by_the_next_run(tmp_path:
             _step_for_ever(recorder)
         recorder.close()
         _record(broker, tmp_path)
-        assert sorted(_records(tmp_path)) == broker.records()
+        assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
 def test_a_recorder_that_failed_to_write_does_not_continue_beyond_the_loss(tmp_path: Path) -> None:
@@ -50,7 +49,7 @@ def test_a_recorder_that_failed_to_write_does_not_continue_beyond_the_loss(tmp_p
             _step_for_ever(recorder)
         recorder.close()
         _record(broker, tmp_path)
-        assert sorted(_records(tmp_path)) == broker.records()
+        assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
 def test_a_source_that_fails_once_is_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +65,7 @@ def test_a_source_that_fails_once_is_read_on(tmp_path: Path, monkeypatch: pytest
             assert time.monotonic() < deadline
             recorder.step(0.05)
         recorder.close()
-        assert sorted(_records(tmp_path)) == broker.records()
+        assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
 @pytest.mark.parametrize(("room", "call"), [(MemorySource, "poll"), (Merge, "add"), (Merge, "take")])
@@ -91,7 +90,7 @@ def test_an_interrupt_at_any_moment_of_a_step_loses_nothing(
                 _step_for_ever(recorder)
         recorder.close()
         _record(broker, tmp_path)
-        assert sorted(_records(tmp_path)) == broker.records()
+        assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
 
 def _refuse(*_: object) -> None:
@@ -122,18 +121,3 @@ def _record(broker: MemoryBroker, folder: Path) -> None:
         assert time.monotonic() < deadline
         recorder.step(0.05)
     recorder.close()
-
-
-def _records(folder: Path) -> list[Record]:
-    source = open_source(f"file://{folder}", Blocks())
-    try:
-        marks = source.watermarks()
-        source.assign({where: low for where, (low, _) in marks.items()})
-        found: list[Record] = []
-        while any(at < marks[where][1] for where, at in source.positions().items()):
-            polled = source.poll(1_000, 1.0)
-            assert polled, "positions were moved over records that are not there"
-            found += polled
-        return found
-    finally:
-        source.close()
