@@ -72,7 +72,7 @@ def steps(updates: list[ChainUpdate]) -> list[str]:
     ]
 
 
-def until(consumer: Consumer, last: str) -> list[ChainUpdate]:
+def updates_until(consumer: Consumer, last: str) -> list[ChainUpdate]:
     """Updates until this block is the head."""
     updates: list[ChainUpdate] = []
     for update in consumer:

@@ -22,7 +22,7 @@ from rooms import (
     with_key,
 )
 
-from blocks import Blocks, hash_of, line, steps, until
+from blocks import Blocks, hash_of, line, steps, updates_until
 from blocks import block as block_of
 from cardinal import BlockRef, Consumer, Producer
 from cardinal.errors import CursorExpiredError, OversizeError, TopicError, TransportError
@@ -404,15 +404,15 @@ def test_a_deep_reorg_is_followed_in_the_place_that_is_written_to(room: Room) ->
         producer.flush(DEADLINE)
         reports: list[object] = []
         with Consumer(room.url, app, idle_timeout=DEADLINE, on_event=reports.append) as consumer:
-            until(consumer, "12a")
+            updates_until(consumer, "12a")
             producer.reorg(BlockRef(1, hash_of("1a")), line(2, 13, "b", "1a")).result(DEADLINE)
-            (switch,) = until(consumer, "13b")
+            (switch,) = updates_until(consumer, "13b")
         assert [block.number for block in switch.removed] == [*range(12, 1, -1)]
         assert [block.number for block in switch.added] == [*range(2, 14)]
         assert not [report for report in reports if isinstance(report, Rejected)]
         producer.add(block_of("14b", "13b")).result(DEADLINE)
         with Consumer(room.url, app, start=switch.cursor, idle_timeout=DEADLINE) as consumer:
-            assert steps(until(consumer, "14b")) == ["+14b"]
+            assert steps(updates_until(consumer, "14b")) == ["+14b"]
 
 
 def test_records_are_taken_over_as_they_are(any_room: Room) -> None:

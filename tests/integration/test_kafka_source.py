@@ -16,7 +16,7 @@ from confluent_kafka import Producer as RawProducer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import waiting
-from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reader import Reader
 from cardinal.embedded import EmbeddedKafka
@@ -67,7 +67,7 @@ def test_a_cursor_that_retention_has_overtaken_is_refused_with_what_is_missing_a
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 30), app=app)
     with consumer(url, app) as reading:
-        cursor = str(until(reading, "30a")[-1].cursor)
+        cursor = str(updates_until(reading, "30a")[-1].cursor)
     publish(url, line(31, 90), app=app)
     admin = AdminClient(cardinal_broker.client_config())
     for topic in app.all_topics:
@@ -121,7 +121,7 @@ def test_partitions_far_apart_are_kept_in_sync_and_none_is_left_behind(
 
     monkeypatch.setattr(KafkaSource, "pause", noted)
     with consumer(url, app) as reading:
-        assert steps(until(reading, "600a")) == [f"+{number}a" for number in range(1, 601)]
+        assert steps(updates_until(reading, "600a")) == [f"+{number}a" for number in range(1, 601)]
         everything = set(reading.positions)
     assert any(paused), "nobody was ever ahead: this test shows nothing"
     assert all(some < everything for some in paused)
@@ -143,7 +143,7 @@ def test_topics_that_are_made_after_the_consumer_began_are_noticed(cardinal_brok
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Cluster, "partition_counts", noted)
         with consumer(url, app, topics_timeout=DEADLINE) as reading:
-            assert steps(until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
+            assert steps(updates_until(reading, "20a")) == [f"+{number}a" for number in range(1, 21)]
     producing.join(DEADLINE)
     assert looked.is_set()
 
@@ -180,13 +180,13 @@ def test_a_partition_that_the_client_has_stopped_reading_is_read_by_a_new_one(
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2"
     publish(url, line(1, 20), app=app)
     with consumer(f"{url}&socket.timeout.ms=1000", app) as reading:
-        until(reading, "20a")
+        updates_until(reading, "20a")
         source = reading._reader.main
         assert isinstance(source, KafkaSource)
         client = source._consumer
         client.pause([TopicPartition(topic, 1) for topic in app.all_topics])
         publish(url, line(21, 60), app=app)
-        until(reading, "60a")
+        updates_until(reading, "60a")
         assert source._consumer is not client
     assert "no longer fetches" in caplog.text
 
@@ -226,16 +226,16 @@ def test_partitions_that_are_added_while_it_runs_are_read(
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
-        before = until(reading, "20a")
+        before = updates_until(reading, "20a")
         admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
         for future in admin.create_partitions([NewPartitions(topic, 4) for topic in app.all_topics]).values():
             future.result(DEADLINE)
         waiting.until(lambda: len(admin.list_topics(app.default_topic).topics[app.default_topic].partitions) >= 4)
         publish(url, line(21, 60), app=app)
-        after = until(reading, "60a")
+        after = updates_until(reading, "60a")
     assert steps([*before, *after]) == [f"+{number}a" for number in range(1, 61)]
     with consumer(url, app, start=str(before[-1].cursor)) as reading:  # a cursor that knows one partition of four
-        assert steps(until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
+        assert steps(updates_until(reading, "60a")) == [f"+{number}a" for number in range(21, 61)]
 
 
 def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
@@ -245,7 +245,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
     app, url = fresh(threshold=128), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=3"
     publish(url, line(1, 20), app=app)
     with consumer(url, app) as reading:
-        until(reading, "20a")
+        updates_until(reading, "20a")
         reader, queries = threading.get_ident(), []
         for what in ("starts", "ends", "partition_counts"):
             ask = getattr(Cluster, what)
@@ -259,7 +259,7 @@ def test_at_the_head_no_block_waits_for_a_question_to_the_broker(
         monkeypatch.setattr("cardinal.consuming.watermarks.LOOK_SECONDS", 0.0)
         producing = threading.Thread(target=publish, args=(url, line(21, 60)), kwargs={"app": app})
         producing.start()
-        until(reading, "60a")
+        updates_until(reading, "60a")
         producing.join(DEADLINE)
         waiting.until(lambda: any(what == "partition_counts" for what, _ in queries))
     assert [what for what, waited in queries if waited] == []
@@ -368,7 +368,7 @@ def test_a_clock_that_goes_back_by_a_day_holds_up_neither_side(
     assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
     publish(url, line(21, 40), app=app)
     with Consumer(url, app, start=str(updates[-1].cursor), idle_timeout=DEADLINE) as reading:
-        assert steps(until(reading, "40a")) == [f"+{number}a" for number in range(21, 41)]
+        assert steps(updates_until(reading, "40a")) == [f"+{number}a" for number in range(21, 41)]
     assert next(looked) > 2, "nobody looked: the producers' pings say the time"
     assert time.monotonic() - began < 6 * DEADLINE
 
@@ -381,7 +381,7 @@ def test_the_lag_of_a_consumer_can_be_seen_while_it_reads(cardinal_broker: Embed
     client = Client({"bootstrap.servers": cardinal_broker.bootstrap, "group.id": group})
     try:
         with Consumer(f"{url}&group.id={group}", app, idle_timeout=DEADLINE) as consumer:
-            until(consumer, "20a")
+            updates_until(consumer, "20a")
             deadline = time.monotonic() + DEADLINE
             while (committed := _committed(client, consumer.positions)) != consumer.positions:
                 assert time.monotonic() < deadline, f"{committed} of {consumer.positions}"
@@ -397,7 +397,7 @@ def test_a_consumer_of_a_group_is_closed_while_the_broker_is_unreachable(tmp_pat
         url = f"kafka://{broker.bootstrap}?cardinal.partitions=1"
         publish(url, line(1, 20), app=app)
         consumer = Consumer(f"{url}&group.id={group}", app, idle_timeout=DEADLINE)
-        until(consumer, "20a")
+        updates_until(consumer, "20a")
         broker.pause()
         try:
             begun = time.monotonic()
@@ -454,7 +454,7 @@ def test_a_consumer_reports_at_every_iteration_that_its_topics_were_deleted(
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 30), app=app)
     with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
-        until(consumer, "30a")
+        updates_until(consumer, "30a")
         _delete(cardinal_broker, app)
         if again == "made anew":
             publish(url, line(1, 3), app=app)
@@ -465,7 +465,7 @@ def test_a_consumer_reports_at_every_iteration_that_its_topics_were_deleted(
             assert str(repeated) == str(first)
     if again == "made anew":
         with Consumer(url, app, idle_timeout=DEADLINE) as anew:
-            until(anew, "3a")
+            updates_until(anew, "3a")
 
 
 @pytest.mark.slow
@@ -485,7 +485,7 @@ def test_a_query_of_a_broker_that_is_unreachable_is_retried(
     app, url = fresh(), f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=1"
     publish(url, line(1, 30), app=app)
     with Consumer(url, app, idle_timeout=2 * DEADLINE) as consumer:
-        until(consumer, "30a")
+        updates_until(consumer, "30a")
         _delete(cardinal_broker, app)
         publish(url, line(1, 3), app=app)
         for _ in range(2):

@@ -12,19 +12,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
-from cardinal.errors import CursorExpiredError, LogInUseError, TopicError, TransportError, UnreachableError
+from cardinal.errors import (
+    CursorExpiredError,
+    LogDamagedError,
+    LogInUseError,
+    TopicError,
+    TransportError,
+    UnreachableError,
+)
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Routed
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
+from damaged_logs import COUNT, LATER, middle, read_before, torn
+from damaged_logs import recording as recorded
 from recordings import fork, record_all, records_of
+from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cardinal.protocols.streams.types import Partition
 
@@ -49,7 +59,7 @@ def test_a_recording_holds_every_record_with_its_position(broker: MemoryBroker, 
     assert sorted(recorded) == broker.records()
     assert recorder.progress.records == len(recorded)
     with Consumer(broker.url, Blocks()) as live, Consumer(f"file://{tmp_path}", Blocks()) as kept:
-        assert steps(until(kept, "10c"))[-1] == steps(until(live, "10c"))[-1] == "+10c"
+        assert steps(updates_until(kept, "10c"))[-1] == steps(updates_until(live, "10c"))[-1] == "+10c"
 
 
 def test_every_batch_is_recorded_after_its_block(broker: MemoryBroker, tmp_path: Path) -> None:
@@ -74,27 +84,27 @@ def check_seals(url: str) -> None:
 def test_a_cursor_is_valid_for_the_stream_and_for_its_recording(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 4))
     with Consumer(broker.url, Blocks()) as consumer:
-        updates = until(consumer, "4a")
+        updates = updates_until(consumer, "4a")
     publish(broker, line(5, 8))
     record_all(broker.url, tmp_path)
     with Consumer(f"file://{tmp_path}", Blocks(), start=updates[-1].cursor) as consumer:
-        more = until(consumer, "8a")
+        more = updates_until(consumer, "8a")
     assert steps(more) == ["+5a", "+6a", "+7a", "+8a"]
     assert more[0].first_seq == updates[-1].seq + 1
     publish(broker, line(9, 9))
     with Consumer(broker.url, Blocks(), start=more[-1].cursor) as consumer:
-        assert steps(until(consumer, "9a")) == ["+9a"]
+        assert steps(updates_until(consumer, "9a")) == ["+9a"]
 
 
 def test_a_recording_from_a_cursor_can_be_resumed_from_it(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 30))
     with Consumer(broker.url, Blocks()) as consumer:
-        cursor = until(consumer, "30a")[-1].cursor
+        cursor = updates_until(consumer, "30a")[-1].cursor
     publish(broker, line(29, 33, "b", below="28a", weight=1))
     record_all(broker.url, tmp_path, start=str(cursor))
     assert len(records_of(f"file://{tmp_path}")) < len(broker.records())
     with Consumer(f"file://{tmp_path}", Blocks(), start=cursor) as consumer:
-        found = steps(until(consumer, "33b"))
+        found = steps(updates_until(consumer, "33b"))
     assert found[:2] == ["-30a", "-29a"]
 
 
@@ -104,12 +114,12 @@ def test_a_recording_replaces_a_retired_cluster_in_a_mux(
     publish(broker, line(1, 5))
     publish(other, line(4, 8))
     with Consumer(f"mux:{broker.url},{other.url}", Blocks()) as consumer:
-        cursor = until(consumer, "8a")[-1].cursor
+        cursor = updates_until(consumer, "8a")[-1].cursor
     record_all(broker.url, tmp_path)
     broker.close()
     publish(other, line(9, 9))
     with Consumer(f"mux:file://{tmp_path},{other.url}", Blocks(), start=cursor) as consumer:
-        assert steps(until(consumer, "9a")) == ["+9a"]
+        assert steps(updates_until(consumer, "9a")) == ["+9a"]
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -378,3 +388,59 @@ def test_a_deleted_topic_of_the_stream_ends_the_recording(
     with pytest.raises(TopicError):
         step_until_told(recorder)
     recorder.close()
+
+
+# --- a damaged folder, and when files are synced --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damaged", [middle, torn])
+def test_records_before_a_damage_are_recorded_before_it_is_reported(
+    tmp_path: Path, damaged: Callable[[Path], Path]
+) -> None:
+    url, copy = recorded(tmp_path / "one", Blocks(), line(1, 2 * COUNT)), f"file://{tmp_path}/two"
+    path = damaged(tmp_path / "one")
+    before = read_before(url, Blocks())
+    assert len(before) > LATER
+    for _ in range(2):
+        recorder = Recorder(url, copy, Blocks())
+        with pytest.raises(LogDamagedError, match=str(path)):
+            until(lambda: recorder.at_end, step=lambda: recorder.step(0.05))  # noqa: B023 - called within its round
+        recorder.close()
+        assert [record for record in records_of(copy) if record.key] == before
+
+
+def test_a_copy_of_a_folder_keeps_its_order(tmp_path: Path) -> None:
+    url = recorded(tmp_path / "one", Blocks(), line(1, 2 * COUNT))
+    record_all(url, tmp_path / "two")
+    assert records_of(f"file://{tmp_path}/two") == records_of(url)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes the segment had at each call."""
+    sizes: list[int] = []
+    monkeypatch.setattr("cardinal.transports.file.writer._sync_data", lambda fd: sizes.append(os.fstat(fd).st_size))
+    return sizes
+
+
+def _record_everything(recorder: Recorder, broker: MemoryBroker) -> None:
+    until(lambda: recorder.progress.records >= len(broker.records()), step=lambda: recorder.step(0.01))
+
+
+def test_sync_always_syncs_after_every_step(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
+    publish(broker, line(1, 5))
+    recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=always", Blocks())
+    for number in range(6, 9):
+        _record_everything(recorder, broker)
+        assert synced[-1] == (tmp_path / "000000000001.avro").stat().st_size
+        publish(broker, line(number, number))
+    recorder.close()
+
+
+def test_sync_never_syncs_when_closed(broker: MemoryBroker, tmp_path: Path, synced: list[int]) -> None:
+    publish(broker, line(1, 5))
+    recorder = Recorder(broker.url, f"file://{tmp_path}?fsync=never", Blocks())
+    _record_everything(recorder, broker)
+    assert synced == []
+    recorder.close()
+    assert synced[-1] == (tmp_path / "000000000001.avro").stat().st_size

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import DEADLINE, Blocks, line, publish, until
+from blocks import Blocks, line, publish, updates_until
 from cardinal.consumer import Consumer
 from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
@@ -17,6 +16,7 @@ from cardinal.errors import CursorExpiredError
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from recordings import records_of
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,10 +50,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
 
 
 def _step_until_recorded(recorder: Recorder, count: int) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while recorder.progress.records < count:
-        assert time.monotonic() < deadline, recorder.progress
-        recorder.step(0.05)
+    until(lambda: recorder.progress.records >= count, step=lambda: recorder.step(0.05))
 
 
 def test_transaction_markers_do_not_count_as_lag(broker: MemoryBroker, tmp_path: Path) -> None:
@@ -85,7 +82,7 @@ def test_a_recorder_without_new_records_logs_its_position_and_continues(
     folder = f"file://{tmp_path}"
     publish(broker, line(1, 5))
     with Consumer(broker.url, Blocks()) as consumer:
-        cursor = until(consumer, "5a")[-1].cursor
+        cursor = updates_until(consumer, "5a")[-1].cursor
     recorder = Recorder(broker.url, folder, Blocks())
     count = len(broker.records())
     _step_until_recorded(recorder, count)
@@ -112,7 +109,7 @@ def test_an_idle_partition_is_reported_as_read(
     folder = f"file://{tmp_path}"
     publish(broker, line(1, 5))
     with Consumer(broker.url, Blocks()) as consumer:
-        cursor = until(consumer, "5a")[-1].cursor
+        cursor = updates_until(consumer, "5a")[-1].cursor
     recorder = Recorder(broker.url, folder, Blocks())
     _step_until_recorded(recorder, len(broker.records()))
     with pytest.raises(CursorExpiredError, match="wait for the recording"):

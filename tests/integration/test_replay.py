@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import uuid
@@ -10,20 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from commands import run_here
 
-from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, until
+from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, updates_until
+from cardinal import apps
 from cardinal.cli.replay import _print
 from cardinal.consumer import Consumer
 from cardinal.copying.replaying import Player
-from cardinal.errors import TransportError
+from cardinal.errors import LogDamagedError, TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Record
+from cardinal.protocols.streams.payload import Payload
+from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
+from cardinal.transports.file.folders import numbers_of, path_of
+from damaged_logs import COUNT, LATER, header, middle, newest, read_before, recording, torn
 from recordings import Plain, fork, play_all, record_all, records_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -59,7 +66,7 @@ def test_a_replay_equals_the_recording_with_producers_and_headers(
     count = sum(bool(record.key) for record in broker.records())
     assert (played.records, played.seals) == (count, 2 * len(fork()))
     with Consumer(other.url, Blocks()) as consumer:
-        assert steps(until(consumer, "10c"))[-1] == "+10c"
+        assert steps(updates_until(consumer, "10c"))[-1] == "+10c"
 
 
 def test_a_replay_keeps_the_order_of_each_topic(tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_a_channel_is_replayed_too(broker: MemoryBroker, other: MemoryBroker, tm
     kept, found = ([(r.key, r.value) for r in one.records(channel) if r.key] for one in (broker, other))
     assert kept == found
     with Consumer(other.url, Blocks()) as consumer:
-        assert steps(until(consumer, "42b"))[-1] == "+42b"
+        assert steps(updates_until(consumer, "42b"))[-1] == "+42b"
 
 
 @BOTH_WAYS
@@ -148,7 +155,7 @@ def test_a_failing_sink_is_reported_and_a_second_replay_completes_it(
     other.fail(None)
     play_all(tmp_path, other.url, as_they_are=as_they_are)
     with Consumer(other.url, Blocks()) as consumer:
-        assert steps(until(consumer, "5a")) == [f"+{number}a" for number in range(1, 6)]
+        assert steps(updates_until(consumer, "5a")) == [f"+{number}a" for number in range(1, 6)]
 
 
 def write_at(folder: Path, moments: list[int]) -> None:
@@ -204,3 +211,70 @@ def test_a_time_outside_the_calendar_is_printed_as_a_number(
         _print(source)
     printed = [line.split(b"  ")[0] for line in capsysbinary.readouterr().out.splitlines() if b"BatchMsg" in line]
     assert printed == [b"1152921504606846976 ms", b"-4611686018427387904 ms", b"2023-11-14T22:13:20.000+00:00"]
+
+
+# --- a damaged recording: everything before the damage arrives, and then the damage is reported ----------------
+
+
+DAMAGES = pytest.mark.parametrize("damaged", [middle, header, torn, newest])
+
+
+def _sealed(records: list[Record]) -> set[bytes]:
+    return {record.key for record in records if SEALED_HEADER in dict(record.headers)}
+
+
+@DAMAGES
+@pytest.mark.parametrize("as_they_are", [True, False])
+def test_records_before_a_damage_are_replayed_before_it_is_reported(
+    other: MemoryBroker, tmp_path: Path, damaged: Callable[[Path], Path], *, as_they_are: bool
+) -> None:
+    url = recording(tmp_path, Blocks(), line(1, 2 * COUNT))
+    path = damaged(tmp_path)
+    before = read_before(url, Blocks())
+    assert len(_sealed(before)) > LATER
+    with pytest.raises(LogDamagedError, match=str(path)):
+        play_all(tmp_path, other.url, as_they_are=as_they_are)
+    played = [record for record in other.records() if record.key]
+    assert sorted(record.key for record in played) == sorted(record.key for record in before)
+    assert _sealed(played) == _sealed(before)
+
+
+@DAMAGES
+def test_replay_prints_its_records_and_the_damage(
+    tmp_path: Path, damaged: Callable[[Path], Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    app = apps.get("evm", chain_id=7)
+    stem = "c/7/b"
+    payloads = [
+        Payload(
+            number,
+            hash_of(f"{number}a"),
+            hash_of(f"{number - 1}a"),
+            number,
+            {f"{stem}/{number}a/{kind}": b"%d" % number for kind in ("h", "t/0", "t/1", "r/0", "l/0/0")},
+        )
+        for number in range(1, 2 * COUNT)
+    ]
+    url, target = recording(tmp_path / "one", app, payloads), f"file://{tmp_path}/two"
+    path = damaged(tmp_path / "one")
+    before = read_before(url, app)
+    status, _, said = run_here(capfd, "replay", "--from", url, "--to", target)
+    assert status == 1, said
+    assert f", {len(_sealed(before))} blocks sealed, " in said
+    assert said.splitlines()[-1].startswith(f"error: {path} is damaged at byte ")
+    status, lines, said = run_here(capfd, "replay", "--from", url)
+    assert status == 1, said
+    assert f"error: {path} is damaged at byte " in said
+    assert _sealed(records_of(target, app)) == _sealed(before)
+    assert sum("cardinal-sealed" in printed for printed in lines.splitlines()) == len(_sealed(before))
+
+
+def test_a_torn_record_at_the_end_counts_as_the_end(other: MemoryBroker, tmp_path: Path) -> None:
+    url = recording(tmp_path, Blocks(), line(1, 2 * COUNT))
+    segment = path_of(tmp_path, numbers_of(tmp_path)[-1])
+    os.truncate(segment, segment.stat().st_size - 9)
+    before = [record for record in records_of(url) if record.key]
+    play_all(tmp_path, other.url)
+    played = [record for record in other.records() if record.key]
+    assert sorted(record.key for record in played) == sorted(record.key for record in before)
+    assert _sealed(played) == _sealed(before)

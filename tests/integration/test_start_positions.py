@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from commands import Processes, run_here
 
-from blocks import Blocks, line, steps, until
+from blocks import Blocks, line, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.copying.recording import Recorder
 from cardinal.errors import ConfigurationError
@@ -66,7 +66,7 @@ def _recorded(broker: MemoryBroker, folder: Path, start: int | datetime) -> list
         recorder.step(0.1)
     recorder.close()
     with Consumer(f"file://{folder}", Blocks(), start=start) as consumer:
-        return steps(until(consumer, "40a"))
+        return steps(updates_until(consumer, "40a"))
 
 
 @pytest.mark.parametrize("start", [30, datetime.fromtimestamp(1_000_030, UTC)])

@@ -27,7 +27,7 @@ from blocks import (
     publish,
     send,
     steps,
-    until,
+    updates_until,
 )
 from cardinal.consuming.gc_pause import collector_waits
 from cardinal.errors import CursorExpiredError, CursorMismatchError, TopicError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 def consumed(broker: MemoryBroker, last: str, **options: object) -> list[ChainUpdate]:
     with consumer(broker, **options) as reading:
-        return until(reading, last)
+        return updates_until(reading, last)
 
 
 def chain_of(updates: list[ChainUpdate], before: list[str] | None = None) -> list[str]:
@@ -72,9 +72,9 @@ def test_blocks_come_in_chain_order_with_all_of_their_content(broker: MemoryBrok
 def test_a_reorg_is_one_update_that_names_what_it_removes(broker: MemoryBroker) -> None:
     publish(broker, line(1, 5))
     with consumer(broker) as reading:
-        until(reading, "5a")
+        updates_until(reading, "5a")
         publish(broker, line(4, 6, "b", "3a"))
-        (update,) = until(reading, "6b")
+        (update,) = updates_until(reading, "6b")
     assert steps([update]) == ["-5a", "-4a", "+4b", "+5b", "+6b"]
 
 
@@ -137,7 +137,7 @@ def test_from_the_tail_only_what_comes_later_is_delivered(broker: MemoryBroker) 
     publish(broker, line(1, 5))
     with consumer(broker, start="latest") as reading:
         publish(broker, line(6, 8))
-        assert steps(until(reading, "8a")) == added(6, 8)
+        assert steps(updates_until(reading, "8a")) == added(6, 8)
 
 
 def test_a_blacklist_may_come_later_and_name_what_was_delivered(broker: MemoryBroker) -> None:
@@ -189,7 +189,7 @@ def test_a_closed_consumer_has_no_file_of_the_stream_open(tmp_path: Path) -> Non
     url = f"file://{tmp_path}/log"
     publish(url, line(1, 9))
     reading = consumer(url)
-    until(reading, "9a")
+    updates_until(reading, "9a")
 
     def open_files() -> list[int]:
         inodes = {path.stat().st_ino for path in (tmp_path / "log").iterdir()}
@@ -398,7 +398,7 @@ def test_records_are_assembled_without_the_collector(broker: MemoryBroker) -> No
         gc.collect()
         gc.callbacks.append(noted)
         try:
-            until(reading, "400a")
+            updates_until(reading, "400a")
         finally:
             gc.callbacks.remove(noted)
         assert gc.isenabled()

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 import waiting
-from blocks import DEADLINE, Blocks, added, block, consumer, hash_of, line, messages, publish, send, steps, until
+from blocks import (
+    DEADLINE,
+    Blocks,
+    added,
+    block,
+    consumer,
+    hash_of,
+    line,
+    messages,
+    publish,
+    send,
+    steps,
+    updates_until,
+)
 from cardinal.consuming import healing, partition_sync
 from cardinal.consuming.healing import Healer, HealingFailed
 from cardinal.consuming.reader import Reader
@@ -30,7 +43,7 @@ def begun(broker: MemoryBroker, **options: object) -> Iterator[Consumer]:
     """A consumer that has delivered the blocks to 4."""
     publish(broker, line(1, 4))
     with consumer(broker, **options) as reading:
-        assert steps(until(reading, "4a"))[-1] == "+4a"
+        assert steps(updates_until(reading, "4a"))[-1] == "+4a"
         yield reading
 
 
@@ -71,7 +84,7 @@ def test_a_hook_supplies_what_an_overdue_block_lacks(broker: MemoryBroker) -> No
         read_to(reading, "64a")
         assert reading.head == BlockRef(4, hash_of("4a"))
         go_on.set()
-        assert steps(until(reading, "64a")) == added(5, 64)
+        assert steps(updates_until(reading, "64a")) == added(5, 64)
     assert [(lacking.number, sum(lacking.missing_counts.values())) for lacking in asked] == [(5, 1)]
 
 
@@ -83,14 +96,14 @@ def test_a_hook_that_raises_is_reported_and_holds_up_nothing(broker: MemoryBroke
 
     with begun(broker, heal=heal, on_event=events.append) as reading:
         lossy(broker)
-        assert steps(until(reading, "60a"))[0] == "+?5a"
+        assert steps(updates_until(reading, "60a"))[0] == "+?5a"
     assert HealingFailed(hash_of("5a"), "OSError: no node") in events
 
 
 def test_what_cannot_be_had_is_delivered_as_missing(broker: MemoryBroker) -> None:
     with begun(broker) as reading:
         lossy(broker)
-        updates = until(reading, "60a")
+        updates = updates_until(reading, "60a")
     assert steps(updates) == ["+?5a", *added(6, 60)]
     assert updates[0].added[0] == MissingPayload(5, hash_of("5a"))
 
@@ -106,7 +119,7 @@ def test_with_halt_the_chain_waits_until_the_messages_are_supplied(broker: Memor
 
     with begun(broker, on_incomplete="halt", on_event=on_event) as reading:
         lost += lossy(broker)
-        assert steps(until(reading, "60a")) == added(5, 60)
+        assert steps(updates_until(reading, "60a")) == added(5, 60)
     assert len(supplied) == 1
 
 
@@ -136,7 +149,7 @@ def test_what_a_block_lacks_is_requested_before_it_is_abandoned(
     monkeypatch.setattr(Reader, "answered_ends", answered)
     with begun(broker, **({"heal": heal} if by == "heal" else {"on_event": on_event})) as reading:
         lost += lossy(broker)
-        assert steps(until(reading, "60a")) == added(5, 60)
+        assert steps(updates_until(reading, "60a")) == added(5, 60)
 
 
 @pytest.mark.parametrize(("on_incomplete", "begins"), [("skip", True), ("halt", False)])
@@ -157,12 +170,12 @@ def test_no_block_is_forgotten_that_was_overdue_with_many_others(
     publish(broker, line(1, 4))
     with consumer(broker, heal=heal, on_incomplete=on_incomplete) as reading:
         if begins:
-            until(reading, "4a")
+            updates_until(reading, "4a")
         for payload in line(5, 200):
             if payload.number in lacking:
                 lost[payload.hash] = [one for one in messages(payload) if one.topic == "b"]
             send(broker, [one for one in messages(payload) if one not in lost.get(payload.hash, ())])
-        delivered = steps(until(reading, "200a"))
+        delivered = steps(updates_until(reading, "200a"))
     assert delivered[-196:] == added(5, 200)
     assert sorted(number for number in asked if number is not None) == [*lacking]
 
@@ -200,9 +213,9 @@ def test_what_lies_behind_the_old_ends_is_read_before_anything_is_abandoned(
     app = Blocks(topics={"a/": "y", "b/": "z"})
     publish(broker, line(1, 4), app=app)
     with consumer(broker, app=app) as reading:
-        until(reading, "4a")
+        updates_until(reading, "4a")
         publish(broker, line(5, 120), app=app)
-        assert steps(until(reading, "120a")) == added(5, 120)
+        assert steps(updates_until(reading, "120a")) == added(5, 120)
 
 
 def test_an_evicted_block_is_re_read_when_its_batch_comes(broker: MemoryBroker) -> None:
@@ -215,7 +228,7 @@ def test_an_evicted_block_is_re_read_when_its_batch_comes(broker: MemoryBroker) 
             reading._step()
         send(broker, [batch])
         publish(broker, line(6, 9))
-        updates = until(reading, "9a")
+        updates = updates_until(reading, "9a")
     assert steps(updates) == added(5, 9)
     assert dict(updates[0].added[0].updates) == dict(block("5a", "4a").updates)  # type: ignore[union-attr] # it is whole
     assert hash_of("5a") in {event.block for event in events if isinstance(event, Overflow)}
@@ -237,7 +250,7 @@ def test_what_a_handler_supplies_comes_after_what_came_before(broker: MemoryBrok
 
     with begun(broker, on_event=told) as reading:
         send(broker, [*content, Routed(batch.topic, batch.key, b"\xff"), *messages(block("5a", "4a"))])
-        updates = until(reading, "6a")
+        updates = updates_until(reading, "6a")
     assert steps(updates) == ["+5a", "+6a"]
     assert [update.seq for update in updates] == [5, 6]
 
@@ -288,7 +301,7 @@ def test_a_handler_that_raises_loses_nothing_and_receives_every_report_once(brok
                 next(iter(reading))
             assert not reading.ready, "5a to 7a are read, and not delivered"
         assert [event.key for event in alerting.told] == [one.key for one in bad]
-        updates = until(reading, "7a")
+        updates = updates_until(reading, "7a")
     assert steps(updates) == added(5, 7)
     assert [update.seq for update in updates] == [5, 6, 7]
     assert len(alerting.told) == 2
@@ -300,9 +313,9 @@ def test_a_record_that_is_skipped_is_reported_to_a_handler_that_raises(broker: M
     publish(broker, line(1, 4))
     place = ("block", 0, broker.source(["block"]).watermarks()["block", 0][1])
     with consumer(broker, on_event=alerting, skip=[place]) as reading:
-        until(reading, "4a")
+        updates_until(reading, "4a")
         send(broker, [messages(block("5x", "4a"))[-1], *whole(*line(5, 7))])
         with pytest.raises(ConnectionError):
             next(iter(reading))
-        assert steps(until(reading, "7a")) == added(5, 7)
+        assert steps(updates_until(reading, "7a")) == added(5, 7)
     assert [event.position for event in alerting.told] == [place]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from blocks import DEADLINE, Blocks, block, deep, hash_of, line, messages, publish, steps, until
+from blocks import DEADLINE, Blocks, block, deep, hash_of, line, messages, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming import lookup
 from cardinal.consuming.lookup import AncestorLookup, batch_of
@@ -202,13 +202,13 @@ def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_in_flight(bro
     """Each of its steps looks up a few Batches and delivers a block."""
     publish(broker, line(1, 300))
     with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE) as first:
-        update = until(first, "300a")[-1]
+        update = updates_until(first, "300a")[-1]
     with Consumer(broker.url, Blocks(), idle_timeout=DEADLINE, start=str(update.cursor)) as resumed:
         deep(broker, "100a", line(101, 330, "b", "100a", weight=50))
         for number in range(301, 331):
             publish(broker, line(number, number))
             assert steps([next(iter(resumed))]) == [f"+{number}a"]
-        switch = until(resumed, "330b")[-1]
+        switch = updates_until(resumed, "330b")[-1]
     assert [one.number for one in switch.removed] == list(range(330, 100, -1))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import waiting
-from blocks import Blocks, added, block, consumer, hash_of, line, publish, steps, until
+from blocks import Blocks, added, block, consumer, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.errors import CursorMismatchError
@@ -46,7 +46,7 @@ def test_no_wrong_block_is_delivered_and_every_lie_is_reported(broker: MemoryBro
         publish(broker, blocks, producer)
     events: list[object] = []
     with agreed(broker, on_event=events.append) as reading:
-        updates = until(reading, "40a")
+        updates = updates_until(reading, "40a")
         read_all(reading)
     assert steps(updates) == added(1, 40)
     delivered = [dict(one.updates) for update in updates for one in update.added]  # type: ignore[union-attr] # it is whole
@@ -74,10 +74,10 @@ def test_a_block_that_only_one_producer_sent_is_not_delivered_until_another_agre
     publish(broker, line(1, 5), "b")
     publish(broker, line(1, 9), "c")
     with agreed(broker) as reading:
-        assert steps(until(reading, "5a"))[-1] == "+5a"
+        assert steps(updates_until(reading, "5a"))[-1] == "+5a"
         assert "1 of 2" in reading.explain(hash_of("7a")).reason
         publish(broker, line(6, 9), "a")
-        assert steps(until(reading, "9a")) == ["+6a", "+7a", "+8a", "+9a"]
+        assert steps(updates_until(reading, "9a")) == ["+6a", "+7a", "+8a", "+9a"]
 
 
 def test_it_resumes_from_its_cursor_and_no_other_policy_does(broker: MemoryBroker) -> None:
@@ -90,7 +90,7 @@ def test_it_resumes_from_its_cursor_and_no_other_policy_does(broker: MemoryBroke
     for producer in HONEST:
         publish(broker, [*line(30, 33, "b", "29a", weight=2)], producer)
     with agreed(broker, start=str(cursor)) as reading:
-        last = until(reading, "33b")[-1]
+        last = updates_until(reading, "33b")[-1]
     assert last.seq - cursor.seq in {33 - reached.number, 35 - reached.number}
     for other in ({"policy": "first"}, {"policy": "quorum:1"}, {"producers": HONEST}):
         with pytest.raises(CursorMismatchError, match="policy"):
@@ -105,7 +105,7 @@ def test_producers_that_are_not_selected_do_not_count(broker: MemoryBroker) -> N
         read_all(reading)
         assert reading.head is None
         publish(broker, [block("1a", "0a")], "c")
-        assert steps(until(reading, "1a")) == ["+1a"]
+        assert steps(updates_until(reading, "1a")) == ["+1a"]
     assert [type(event).__name__ for event in events].count("Untrusted") == 1
 
 
@@ -116,7 +116,7 @@ def lied_about(broker: MemoryBroker, **options: object) -> Iterator[Consumer]:
     for producer in ("a", *HONEST):
         publish(broker, truth[:5], producer)
     with agreed(broker, **options) as reading:
-        assert steps(until(reading, "5a"))[-1] == "+5a"
+        assert steps(updates_until(reading, "5a"))[-1] == "+5a"
         publish(broker, [lie(one) if one.number == 7 else one for one in truth[5:]], "a")
         publish(broker, truth[5:], "b")
         yield reading
@@ -127,7 +127,7 @@ def test_a_block_is_skipped_when_the_producer_that_would_decide_lags_by_more_tha
 ) -> None:
     events: list[object] = []
     with lied_about(broker, on_event=events.append) as reading:
-        updates = until(reading, "60a")
+        updates = updates_until(reading, "60a")
         publish(broker, line(6, 60), "c")
         read_all(reading)
     assert steps(updates) == [f"+{'?' if number == 7 else ''}{number}a" for number in range(6, 61)]
@@ -136,12 +136,12 @@ def test_a_block_is_skipped_when_the_producer_that_would_decide_lags_by_more_tha
 
 def test_with_halt_it_waits_for_that_producer_however_far_it_lags(broker: MemoryBroker) -> None:
     with lied_about(broker, on_incomplete="halt") as reading:
-        assert steps(until(reading, "6a")) == ["+6a"]
+        assert steps(updates_until(reading, "6a")) == ["+6a"]
         publish(broker, line(61, 99), "a")
         publish(broker, line(61, 99), "b")
         waiting.until(lambda: reading.explain(hash_of("99a")).state != "unknown", step=reading._step)
         assert "'c' supplied nothing" in reading.explain(hash_of("7a")).reason
         publish(broker, line(6, 99), "c")
-        updates = until(reading, "99a")
+        updates = updates_until(reading, "99a")
     assert steps(updates) == added(7, 99)
     assert dict(updates[0].added[0].updates) == dict(block("7a", "6a").updates)  # type: ignore[union-attr]

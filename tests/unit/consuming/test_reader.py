@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blocks import DEADLINE, Blocks, added, line, publish, steps, until
+from blocks import DEADLINE, Blocks, added, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming import watermarks
 from cardinal.consuming.channels import Channels
@@ -106,5 +106,5 @@ def test_nothing_is_lost_where_a_step_fails_after_it_has_read(
             monkeypatch.setattr(Reader, "poll", noted)
             monkeypatch.setattr(owner, call, ask)
             with pytest.raises(RefusedError):
-                until(consumer, "30a")
-            assert steps(until(consumer, "30a")) == added(1, 30)
+                updates_until(consumer, "30a")
+            assert steps(updates_until(consumer, "30a")) == added(1, 30)

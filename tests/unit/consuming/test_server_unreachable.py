@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from blocks import Blocks, added, consumer, deep, line, messages, publish, send, steps, until
+from blocks import Blocks, added, consumer, deep, line, messages, publish, send, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming import channels, lookup
 from cardinal.consuming import reader as reading
@@ -97,10 +97,10 @@ def test_evicted_blocks_are_re_read_when_the_server_is_back(
     away = Away(monkeypatch, "stream", call, 0)
     publish(broker, line(1, 4))
     with consumer(broker) as reading_:
-        until(reading_, "4a")
+        updates_until(reading_, "4a")
         away.left = failures
         evict(broker)
-        assert steps(until(reading_, "20a")) == added(5, 20)
+        assert steps(updates_until(reading_, "20a")) == added(5, 20)
     assert not away.left
     assert all(source.closed for source in away.sources)
 
@@ -112,11 +112,11 @@ def test_older_batches_are_looked_up_when_the_server_is_back(
     """A channel's ancestor lies deeper than a resumed consumer remembers."""
     publish(broker, line(1, 60))
     with consumer(broker) as first:
-        update = until(first, "60a")[-1]
+        update = updates_until(first, "60a")[-1]
     with consumer(broker, start=str(update.cursor)) as resumed:
         deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
         away = Away(monkeypatch, "history", call, failures)
-        (switch,) = until(resumed, "62b")
+        (switch,) = updates_until(resumed, "62b")
     assert [one.number for one in switch.removed] == list(range(60, 20, -1))
     assert not away.left
     assert all(source.closed for source in away.sources)
@@ -131,7 +131,7 @@ def test_older_batches_that_do_not_arrive_hold_up_nothing(
     """
     publish(broker, line(1, 60))
     with consumer(broker) as first:
-        update = until(first, "60a")[-1]
+        update = updates_until(first, "60a")[-1]
     with consumer(broker, start=str(update.cursor)) as resumed:
         deep(broker, "20a", line(21, 100, "b", "20a", weight=5))
         away = Away(monkeypatch, "history", "", 0)
@@ -141,10 +141,10 @@ def test_older_batches_that_do_not_arrive_hold_up_nothing(
             resumed._loop.step()
             assert left - len(silent) <= 1
             publish(broker, line(number, number))
-        assert steps(until(resumed, "99a"))[-3:] == ["+97a", "+98a", "+99a"]
+        assert steps(updates_until(resumed, "99a"))[-3:] == ["+97a", "+98a", "+99a"]
         assert len(silent) < 10**6, "it was in flight"
         silent.clear()
-        (switch,) = until(resumed, "100b")
+        (switch,) = updates_until(resumed, "100b")
     assert [one.number for one in switch.removed] == list(range(99, 20, -1))
     assert [source.closed for source in away.sources] == [True], "it goes on where it was"
 
@@ -169,7 +169,7 @@ def test_idle_time_counts_while_a_rewind_is_not_answered(broker: MemoryBroker, m
     away = Away(monkeypatch, "stream", "assign", 0)
     publish(broker, line(1, 4))
     with Consumer(broker.url, Blocks(), idle_timeout=0.5) as reading_:
-        until(reading_, "4a")
+        updates_until(reading_, "4a")
         away.left = 10**6
         evict(broker)
         assert steps(list(reading_)) == []
@@ -177,7 +177,7 @@ def test_idle_time_counts_while_a_rewind_is_not_answered(broker: MemoryBroker, m
         assert not reading_.caught_up
         assert not reading_.ready
         away.left = 0
-        assert steps(until(reading_, "20a")) == added(5, 20)
+        assert steps(updates_until(reading_, "20a")) == added(5, 20)
         assert steps(list(reading_)) == []
         assert reading_.ready
 
@@ -207,10 +207,10 @@ def test_a_channel_is_read_when_the_server_is_back(
 ) -> None:
     publish(broker, line(1, 60))
     with consumer(broker) as reading_:
-        until(reading_, "60a")
+        updates_until(reading_, "60a")
         away = Away(monkeypatch, "channel", call, 2)
         deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
-        (switch,) = until(reading_, "62b")
+        (switch,) = updates_until(reading_, "62b")
         assert switch.removed
         *failed, opened = away.sources
         assert all(source.closed for source in failed)
@@ -226,14 +226,14 @@ def test_a_cursor_is_not_resumed_without_its_channel_because_the_server_is_unrea
     """The newest blocks came through the channel, and are removed again: their content is had from there only."""
     publish(broker, line(1, 60))
     with consumer(broker) as first:
-        until(first, "60a")
+        updates_until(first, "60a")
         deep(broker, "20a", line(21, 62, "b", "20a", weight=5))
-        (update,) = until(first, "62b")
+        (update,) = updates_until(first, "62b")
     away = Away(monkeypatch, "channel", call, 1)
     with pytest.raises(UnreachableError):
         consumer(broker, start=str(update.cursor))
     assert all(source.closed for source in away.sources)
     with consumer(broker, start=str(update.cursor)) as resumed:
         publish(broker, line(61, 64, "c", "60b", weight=5))
-        switched = steps(until(resumed, "64c"))
+        switched = steps(updates_until(resumed, "64c"))
     assert switched == ["-62b", "-61b", "+61c", "+62c", "+63c", "+64c"]

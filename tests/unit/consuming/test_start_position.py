@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from blocks import DEADLINE, Blocks, added, block, consumer, hash_of, line, messages, publish, steps, until
+from blocks import DEADLINE, Blocks, added, block, consumer, hash_of, line, messages, publish, steps, updates_until
 from cardinal.consuming import loop, options, partition_sync
 from cardinal.errors import ConfigurationError, UnreachableError
 from cardinal.protocols.streams import Routed
@@ -36,7 +36,7 @@ def broker(clock: Clock) -> Iterator[MemoryBroker]:
 def test_it_begins_with_the_block_of_a_number(broker: MemoryBroker, first: int) -> None:
     publish(broker, line(1, 1000))
     with consumer(broker, start=first) as reading:
-        updates = until(reading, "1000a")
+        updates = updates_until(reading, "1000a")
     assert steps(updates) == added(first, 1000)
     assert updates[0].first_seq == 1
 
@@ -44,16 +44,16 @@ def test_it_begins_with_the_block_of_a_number(broker: MemoryBroker, first: int) 
 def test_of_a_number_s_blocks_it_begins_with_the_one_on_the_heaviest_chain(broker: MemoryBroker) -> None:
     publish(broker, [*line(1, 12), *line(9, 14, "b", "8a", weight=1), *line(15, 20, "b", weight=1)])
     with consumer(broker, start=10) as reading:
-        assert steps(until(reading, "20b")) == added(10, 20, "b")
+        assert steps(updates_until(reading, "20b")) == added(10, 20, "b")
 
 
 def test_it_continues_from_a_cursor_without_the_number_it_began_with(broker: MemoryBroker) -> None:
     publish(broker, line(1, 60))
     with consumer(broker, start=40) as reading:
-        before = until(reading, "60a")
+        before = updates_until(reading, "60a")
     publish(broker, [*line(57, 63, "b", "56a", weight=9)])
     with consumer(broker, start=str(before[-1].cursor)) as reading:
-        after = until(reading, "63b")
+        after = updates_until(reading, "63b")
     whole = [*before, *after]
     assert [update.first_seq for update in after] == [before[-1].seq + 1]
     assert steps(whole)[:21] == added(40, 60)
@@ -85,7 +85,7 @@ def repaired(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
 def test_a_number_is_found_on_a_stream_that_was_repaired_long_after(repaired: MemoryBroker, first: int) -> None:
     """Halving lands in the blocks that came late, or before them."""
     with consumer(repaired, start=first) as reading:
-        assert steps(until(reading, "1100a")) == added(first, 1100)
+        assert steps(updates_until(reading, "1100a")) == added(first, 1100)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def apart() -> Iterator[MemoryBroker]:
 @pytest.mark.parametrize("first", [400, 650, 990])
 def test_a_number_is_found_where_a_second_producer_follows_far_behind(apart: MemoryBroker, first: int) -> None:
     with consumer(apart, start=first) as reading:
-        assert steps(until(reading, "1000a")) == added(first, 1000)
+        assert steps(updates_until(reading, "1000a")) == added(first, 1000)
 
 
 def test_a_number_is_found_on_a_stream_whose_old_records_are_gone(broker: MemoryBroker) -> None:
@@ -111,7 +111,7 @@ def test_a_number_is_found_on_a_stream_whose_old_records_are_gone(broker: Memory
         low, high = broker.source(["block"]).watermarks()["block", partition]
         broker.trim("block", partition, (low + high) // 2)
     with consumer(broker, start=290) as reading:
-        assert steps(until(reading, "300a"))[0] == "+290a"
+        assert steps(updates_until(reading, "300a"))[0] == "+290a"
 
 
 @pytest.mark.parametrize("behind", [61, 590])
@@ -126,10 +126,10 @@ def test_the_rest_of_a_block_may_lie_minutes_before_its_batch(
         *rest, batch = messages(payload)
         sink.send([batch] if later else rest, None).result(DEADLINE)
     with consumer(broker, start=60) as reading:
-        assert steps(until(reading, "120a")) == added(60, 120)
+        assert steps(updates_until(reading, "120a")) == added(60, 120)
     moment = datetime.fromtimestamp(1_000_000.0 + 12 * 60 + behind, tz=UTC)
     with consumer(broker, start=moment) as reading:
-        assert steps(until(reading, "120a")) == added(60, 120)
+        assert steps(updates_until(reading, "120a")) == added(60, 120)
 
 
 def test_it_begins_at_a_time(broker: MemoryBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_it_begins_at_a_time(broker: MemoryBroker, clock: Clock, monkeypatch: py
     moment = datetime.fromtimestamp(1_000_000.0 + 3600 * 7, tz=UTC)
     for start, first in ((moment, 7), (datetime(1960, 1, 1, tzinfo=UTC), 1)):
         with consumer(broker, start=start) as reading:
-            assert steps(until(reading, "12a")) == added(first, 12)
+            assert steps(updates_until(reading, "12a")) == added(first, 12)
     with pytest.raises(ConfigurationError, match="time zone"):
         consumer(broker, start=moment.replace(tzinfo=None))
 

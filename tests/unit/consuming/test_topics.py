@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocks import Blocks, added, consumer, line, publish, steps, until
+from blocks import Blocks, added, consumer, line, publish, steps, updates_until
 from cardinal import apps
 from cardinal.apps import Application
 from cardinal.consuming.topics import tracked_expressions, wanted_topics
@@ -71,7 +71,7 @@ def test_what_is_followed_of_a_sub_batch_comes_though_its_topics_expression_cove
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, far, app=app)
         with consumer(broker, app=app, tracked=["far/"]) as reading:
-            updates = until(reading, "30a")
+            updates = updates_until(reading, "30a")
     assert [dict(block.updates) for update in updates for block in update.added] == [{"b/far/x/1": b"5"}] * 30  # type: ignore[union-attr] # they are whole
 
 
@@ -96,7 +96,7 @@ def test_a_consumer_with_few_wishes_reads_few_topics_and_gives_the_same_chain() 
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker:
         publish(broker, line(1, 30))
         with consumer(broker, tracked=["b/"]) as reading:
-            updates = until(reading, "30a")
+            updates = updates_until(reading, "30a")
             assert {topic for topic, _ in reading.positions} == {"block", "b"}
     assert steps(updates) == added(1, 30)
     assert all(set(block.updates) == {"b/1"} for update in updates for block in update.added)  # type: ignore[union-attr] # they are whole

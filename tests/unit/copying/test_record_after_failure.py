@@ -18,6 +18,7 @@ from cardinal.errors import RefusedError, TransportError
 from cardinal.testing._memory_source import MemorySource
 from cardinal.testing.memory import MemoryBroker
 from recordings import records_of
+from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,10 +61,7 @@ def test_a_source_that_fails_once_is_read_on(tmp_path: Path, monkeypatch: pytest
             patched.setattr(MemorySource, "poll", _refuse)
             with pytest.raises(RefusedError):
                 recorder.step(0.05)
-        deadline = time.monotonic() + DEADLINE
-        while not recorder.at_end:
-            assert time.monotonic() < deadline
-            recorder.step(0.05)
+        until(lambda: recorder.at_end, step=lambda: recorder.step(0.05))
         recorder.close()
         assert sorted(records_of(f"file://{tmp_path}")) == broker.records()
 
@@ -116,8 +114,5 @@ def _step_for_ever(recorder: Recorder) -> None:
 
 def _record(broker: MemoryBroker, folder: Path) -> None:
     recorder = Recorder(broker.url, f"file://{folder}", Blocks())
-    deadline = time.monotonic() + DEADLINE
-    while not recorder.at_end:
-        assert time.monotonic() < deadline
-        recorder.step(0.05)
+    until(lambda: recorder.at_end, step=lambda: recorder.step(0.05))
     recorder.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from blocks import Blocks, hash_of, line, publish, steps, until
+from blocks import Blocks, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming import channels
 from cardinal.consuming.reader import Reader
@@ -56,18 +56,18 @@ def test_a_consumer_moves_from_one_cluster_to_another_over_both(brokers: Brokers
     old, new = brokers
     publish(old, line(1, 3))
     with Consumer(old.url, Blocks()) as consumer:
-        updates = until(consumer, "3a")
+        updates = updates_until(consumer, "3a")
     publish(old, line(4, 5))
     # The producer moves: the old cluster ends with block 5, the new one begins at 4 (both have 4 and 5).
     publish(new, line(4, 9))
     with Consumer(mux(old, new), Blocks(), start=updates[-1].cursor) as consumer:
-        more = until(consumer, "9a")
+        more = updates_until(consumer, "9a")
         assert steps(more) == [f"+{number}a" for number in range(4, 10)]
         assert more[0].first_seq == updates[-1].seq + 1
     # ... and a cursor of both goes on with both, wherever their URLs stand.
     publish(new, line(10, 11))
     with Consumer(f"mux:0={old.url},64={new.url}", Blocks(), start=more[-1].cursor) as consumer:
-        assert steps(until(consumer, "11a")) == ["+10a", "+11a"]
+        assert steps(updates_until(consumer, "11a")) == ["+10a", "+11a"]
 
 
 def test_a_member_that_is_left_out_too_early_is_missed_by_name(brokers: Brokers) -> None:
@@ -75,7 +75,7 @@ def test_a_member_that_is_left_out_too_early_is_missed_by_name(brokers: Brokers)
     publish(old, line(1, 3))
     publish(new, line(3, 5))
     with Consumer(mux(old, new), Blocks()) as consumer:
-        cursor = until(consumer, "5a")[-1].cursor
+        cursor = updates_until(consumer, "5a")[-1].cursor
     with pytest.raises(CursorExpiredError, match=r"missing from a\[0\].* a mux was left out too early") as caught:
         Consumer(f"mux:64={new.url}", Blocks(), start=cursor)
     assert {number for _, number in caught.value.missing} <= set(range(64))
@@ -92,13 +92,13 @@ def test_a_member_that_was_read_to_its_end_may_be_left_out_after_the_threshold(
     with Consumer(mux(old, new), Blocks()) as consumer:
         for number in range(21, 26):
             publish(new, line(number, number))
-            cursors[number] = until(consumer, f"{number}a")[-1].cursor
+            cursors[number] = updates_until(consumer, f"{number}a")[-1].cursor
     with pytest.raises(CursorExpiredError, match="a mux was left out too early"):  # 16 blocks back is block 5
         Consumer(f"mux:64={new.url}", Blocks(), start=cursors[21])
     publish(new, line(25, 27, "b", below="24a", weight=1))
     for cursor in (cursors[25], str(cursors[25])):
         with Consumer(f"mux:64={new.url}", Blocks(), start=cursor) as consumer:
-            more = until(consumer, "27b")
+            more = updates_until(consumer, "27b")
         assert steps(more) == ["-25a", "+25b", "+26b", "+27b"]
         assert more[0].first_seq == cursors[25].seq + 1
 
@@ -110,7 +110,7 @@ def test_a_reorg_whose_sides_lie_in_different_clusters_is_one_update(
     publish(old, line(1, 4))
     publish(new, line(3, 5, "b", below="2a", weight=1))
     with Consumer(mux(old, new), Blocks()) as consumer:
-        found = steps(until(consumer, "5b"))
+        found = steps(updates_until(consumer, "5b"))
     assert found[-1] == "+5b"
     chain = []
     for step in found:
@@ -137,10 +137,10 @@ def test_a_deep_reorg_is_one_update_wherever_it_is_written(brokers: Brokers) -> 
         ):
             if not number:
                 publish(new, line(1, length), app=app)
-            until(consumer, f"{length}{branch}")
+            updates_until(consumer, f"{length}{branch}")
             branch, length = "bcd"[number], length + 1
             producer.reorg(BlockRef(1, hash_of("1a")), line(2, length, branch, "1a")).result(DEADLINE)
-            (switch,) = until(consumer, f"{length}{branch}")
+            (switch,) = updates_until(consumer, f"{length}{branch}")
             assert (len(switch.removed), len(switch.added)) == (length - 2, length - 1)
         assert not [report for report in reports if isinstance(report, Rejected | ReorgAbandoned)]
 
@@ -156,7 +156,7 @@ def test_a_call_fails_when_one_member_fails_and_may_be_sent_again(brokers: Broke
         new.fail(None)
         producer.add(payload).result(DEADLINE)
     with Consumer(new.url, Blocks()) as consumer:
-        assert steps(until(consumer, "1a")) == ["+1a"]
+        assert steps(updates_until(consumer, "1a")) == ["+1a"]
     sink.close()
 
 
@@ -421,13 +421,13 @@ def answers(source: MuxSource) -> bool:
 
 def test_a_member_that_is_unreachable_holds_up_no_block_of_the_other(served: Served, new: MemoryBroker) -> None:
     with Consumer(mux(served, new), Blocks(), idle_timeout=60) as consumer:
-        until(consumer, "5a")
+        updates_until(consumer, "5a")
         served.stop()
         publish(new, line(6, 600))
-        until(consumer, "600a")
+        updates_until(consumer, "600a")
         for number in range(601, 604):
             publish(new, line(number, number))
-            assert steps(until(consumer, f"{number}a")) == [f"+{number}a"]
+            assert steps(updates_until(consumer, f"{number}a")) == [f"+{number}a"]
 
 
 def test_a_deep_reorg_is_followed_in_one_member_while_the_other_is_unreachable(
@@ -441,10 +441,10 @@ def test_a_deep_reorg_is_followed_in_one_member_while_the_other_is_unreachable(
         for payload in line(6, 15):
             producer.add(payload)
         producer.flush(DEADLINE)
-        until(consumer, "15a")
+        updates_until(consumer, "15a")
         served.stop()
         producer.reorg(BlockRef(5, hash_of("5a")), line(6, 16, "b", "5a")).result(DEADLINE)
-        (switch,) = until(consumer, "16b")
+        (switch,) = updates_until(consumer, "16b")
         assert (len(switch.removed), len(switch.added)) == (10, 11)
 
 
