@@ -50,9 +50,10 @@ from cardinal.consuming.options import (
     find_application,
 )
 from cardinal.consuming.reader import Reader
+from cardinal.consuming.reports import log_report
 from cardinal.consuming.start_position import Beginning, at_number, at_time
 from cardinal.consuming.topics import wanted_topics
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, UnreachableError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cardinal.apps import Application
-    from cardinal.protocols.streams.events import ChainUpdate, Explanation
+    from cardinal.protocols.streams.events import ChainUpdate, Explanation, ForkBelowStart
     from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
 
@@ -72,6 +73,10 @@ __all__ = ["Consumer", "ConsumerOptions", "find_application"]
 _log = logging.getLogger("cardinal.consumer")
 _DEFAULTS: Final = ConsumerOptions()
 _END_SECONDS: Final = 10.0
+_OVERTAKEN_SECONDS: Final = 5.0
+"""A heavier chain may wait so long near the first block before it is looked for below."""
+_SEARCH_SECONDS: Final = 2.0
+"""Between two searches for the beginning of a heavier chain."""
 """``until="end"``, where something of the backlog waits for messages or parents, or a reorg channel does not end.
 
 A start in doubt takes 5 seconds."""
@@ -116,7 +121,8 @@ class Consumer:
         self.app = application_of(url, app, chain_id, options.topics_timeout)
         # At the tail the first blocks are incomplete: their first messages are below it.
         at_tail = start == "latest" if cursor is None else not cursor.ring
-        settings = replace(options.follower_settings(self.app), patient=not at_tail)
+        self._settings = options.follower_settings(self.app)
+        settings = replace(self._settings, patient=not at_tail)
         self._options = options
         self._fetched: ChainUpdate | None = None
         self._idle_since = time.monotonic()
@@ -142,7 +148,10 @@ class Consumer:
             raise
         self._health = Health(self._reader.watermarks, self._reader.positions())
         self._healer = None if options.heal is None else Healer(options.heal)
-        self._loop = Loop(follower, self._reader, options.on_event, self._healer)
+        self._on_event = log_report if options.on_event is None else options.on_event
+        self._loop = Loop(follower, self._reader, self._on_event, self._healer)
+        self._fork: ForkBelowStart | None = None
+        self._overtaken_at = self._searches_at = 0.0
         self._name = f"{self.app.chain} at {str(url).partition('?')[0]}"
         self._unreachable_since: float | None = None
 
@@ -156,10 +165,14 @@ class Consumer:
             begin: Mapping[Partition, int] = follower.begin_at(reader.marks())
         else:
             beginning = self._beginning(start)
-            follower = Follower(replace(settings, start=beginning.below, start_weight=beginning.weight))
-            begin = beginning.positions
-            follower.begin_at(reader.marks())
+            follower, begin = self._follower(settings, beginning), beginning.positions
         reader.main.assign({tp: at for tp, at in begin.items() if tp in reader.watermarks.newest})
+        return follower
+
+    def _follower(self, settings: FollowerSettings, beginning: Beginning) -> Follower:
+        settings = replace(settings, start=beginning.below, start_weight=beginning.weight, start_delivered=False)
+        follower = Follower(settings)
+        follower.begin_at(self._reader.marks())
         return follower
 
     def _beginning(self, start: str | int | datetime) -> Beginning:
@@ -266,16 +279,17 @@ class Consumer:
 
         True while the server answers, the reading does not lag by more than some seconds, everything that was there at
         opening has been delivered (no complete block above the head waits for its parent), no evicted block is being
-        re-read, nothing is withheld for finality, and not more blocks lack a quorum than a reorg may be deep. An update
-        counts as delivered when the next one is requested.
+        re-read, nothing is withheld, and not more blocks lack a quorum than a reorg may be deep (none before the first
+        update). An update counts as delivered when the next one is requested. False once the consumer is closed.
         """
         return (
-            self.connected
+            not self._closed.is_set()
+            and self.connected
             and not self._health.lags
             and self._has_delivered_all
             and self._fetched is None
             and self.withheld is None
-            and self.without_quorum <= self.app.reorg_threshold
+            and self.without_quorum <= (0 if self.head is None else self.app.reorg_threshold)
         )
 
     @property
@@ -315,10 +329,15 @@ class Consumer:
             self._health.refresh(seconds)
 
     @property
-    def withheld(self) -> FinalityViolated | None:
-        """The reorg below a finalized block that is withheld; None where none is."""
+    def withheld(self) -> FinalityViolated | ForkBelowStart | None:
+        """The heavier chain that is withheld; None where none is.
+
+        :class:`~cardinal.FinalityViolated` would remove a finalized block. :class:`~cardinal.ForkBelowStart` leaves
+        below the first block: for a moment only, until the stream begins anew with that chain, unless the topics do not
+        hold its block of the first block's number, a finalized block was delivered, or content is read as ranges.
+        """
         halts = self._options.on_finality_violation == "halt"
-        return self._loop.follower.orderer.violation if halts else None
+        return (self._loop.follower.orderer.violation if halts else None) or self._fork
 
     @property
     def without_quorum(self) -> int:
@@ -385,6 +404,7 @@ class Consumer:
             before = self._reader.positions()
             reads_behind = not self.caught_up
             self._loop.step()
+            self._follow_fork()
             positions = self._reader.positions()
             if reads_behind and positions != before:
                 self._idle_since = time.monotonic()
@@ -392,6 +412,43 @@ class Consumer:
             if self._has_delivered_all:
                 self._health.delivered()
             self._log_connection()
+
+    def _follow_fork(self) -> None:
+        """Begin anew where a heavier chain leaves below the first block, or through one that was published before it.
+
+        It is read as by a new consumer, and its first update removes all that was delivered.
+        """
+        follower, now = self._loop.follower, time.monotonic()
+        self._fork = None if follower.resuming else follower.orderer.fork_below_start
+        if follower.resuming or not follower.orderer.overtaken_near_start:
+            self._overtaken_at = now
+            return
+        waits = self._fork is None and now - self._overtaken_at < _OVERTAKEN_SECONDS
+        if waits or now < self._searches_at or self._options.content != "values":
+            return
+        self._searches_at = now + _SEARCH_SECONDS
+        removed = follower.orderer.delivered()
+        if not removed or self._is_final(removed[-1].number):
+            return
+        try:
+            beginning = self._beginning(removed[-1].number)
+        except (ConfigurationError, UnreachableError):
+            return  # its Batches are in a channel, or cannot be read now
+        if beginning.first is None or beginning.first.hash == removed[-1].hash:
+            return
+        self._fork, ready = None, self._loop.ready
+        follower = self._follower(replace(self._settings, patient=True), beginning)
+        follower.orderer.seq = self._loop.follower.orderer.seq + len(removed)
+        self._reader.begin(beginning.positions)
+        self._loop = Loop(follower, self._reader, self._on_event, self._healer, removed)
+        self._loop.ready.extend(ready)
+        self._health = Health(self._reader.watermarks, self._reader.positions())
+        _log.info("%s begins anew with another block %d", self._name, removed[-1].number)
+
+    def _is_final(self, number: int) -> bool:
+        finality = self._loop.follower.orderer.finality
+        halts = self._options.on_finality_violation == "halt"
+        return halts and finality is not None and finality.finalized is not None and number <= finality.finalized
 
     def _log_connection(self) -> None:
         """Log that the server became unreachable or is back."""
@@ -412,10 +469,12 @@ class Consumer:
     def _is_over(self) -> bool:
         idle = time.monotonic() - self._idle_since
         if self._options.until == "end" and self.caught_up:
-            if self._has_delivered_all and not self._loop.follower.channels:
+            quorum, withheld = self.without_quorum, self.withheld
+            if self._has_delivered_all and not (self._loop.follower.channels or quorum or withheld):
                 return True
             if idle > _END_SECONDS:
-                waits = "; ".join(map(str, self.awaited[:3])) or "a reorg that has not ended"
+                waits = str(withheld or "") or "; ".join(map(str, self.awaited[:3]))
+                waits = waits or (f"{quorum} blocks have no quorum" if quorum else "a reorg that has not ended")
                 _log.warning("%s ends before everything that was there is delivered: %s", self._name, waits)
                 return True
             return False

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from cardinal.apps.evm import rlp
+from cardinal.consuming.reports import short
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload
 
@@ -55,11 +56,6 @@ def _header_time(header: bytes | None) -> int | None:
     except (ApplicationError, IndexError):
         return None
     return int.from_bytes(item) if isinstance(item, bytes) and item else None
-
-
-def short(block_hash: bytes) -> str:
-    """Short form of a hash."""
-    return f"0x{block_hash.hex()[:10]}…"
 
 
 def clock(seconds: int | None) -> str:

@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cardinal import apps
-from cardinal.cli.blocks import facts_of, reorg_line, short
+from cardinal.cli.blocks import facts_of, reorg_line
 from cardinal.cli.jar_bar import JarBar
+from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cardinal.cli.blocks import age, clock, facts_of, short
+from cardinal.cli.blocks import age, clock, facts_of
 from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
 from cardinal.server.status import StreamState, explain_block, stream_state
 from cardinal.server.topics import topic_states

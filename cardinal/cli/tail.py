@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line, short
+from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line
 from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
-from cardinal.cli.events import log_event
 from cardinal.cli.positions import start_option, stop_option
 from cardinal.cli.stopping import exit_on_signals
 from cardinal.cli.writing import output, write_line
 from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer
+from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def tail(
             chain = int(app.chain.rpartition(":")[2])
             healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
         until: Literal["end"] | None = "end" if exit_at_end else None
-        consumer = stack.enter_context(Consumer(source, app, start=start, heal=healer, on_event=log_event, until=until))
+        consumer = stack.enter_context(Consumer(source, app, start=start, heal=healer, until=until))
         if stop is not None and consumer.head is not None and consumer.head.number >= stop:
             return
         _announce(consumer, start)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.consuming.gc_pause import collector_waits
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from cardinal.consuming.reader import Reader
     from cardinal.protocols.streams.events import Event
     from cardinal.protocols.streams.following.follower import Follower, Requests, Step
+    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.protocols.streams.types import Partition, Routed, Row
 
     OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
@@ -38,13 +40,27 @@ _LOOKUP_SECONDS: Final = 0.05
 class Loop:
     """Steps of one thread: the reader stands where the follower begins.
 
-    ``on_event`` takes everything that is not an update, ``healer`` is queried for what an absent block lacks.
+    Arguments:
+        follower: the follower.
+        reader: its reader.
+        on_event: takes everything that is not an update.
+        healer: is queried for what an absent block lacks.
+        replaced: blocks that the first update removes: those that were delivered before the stream began anew.
+
     """
 
-    def __init__(self, follower: Follower, reader: Reader, on_event: OnEvent | None, healer: Healer | None) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        reader: Reader,
+        on_event: OnEvent,
+        healer: Healer | None,
+        replaced: tuple[AnyPayload, ...] = (),
+    ) -> None:
         self.follower = follower
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
+        self._replaced = replaced
         self._noted: deque[ChainUpdate | Event | HealingFailed] = deque()
         self._delivering = False
         self._reader = reader
@@ -127,8 +143,9 @@ class Loop:
             while self._noted:
                 item = self._noted.popleft()
                 if isinstance(item, ChainUpdate):
-                    self.ready.append(item)
-                elif self._on_event is not None:
+                    replaced, self._replaced = self._replaced, ()
+                    self.ready.append(replace(item, removed=replaced) if replaced else item)
+                else:
                     self._on_event(item)
         finally:
             self._delivering = False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cardinal.metrics import CollectorRegistry
-    from cardinal.protocols.streams.events import ChainUpdate, Explanation
+    from cardinal.protocols.streams.events import ChainUpdate, Explanation, ForkBelowStart
     from cardinal.protocols.streams.types import FinalityViolated
 
 __all__ = ["ConsumerMetrics"]
@@ -51,7 +51,7 @@ class _Consumer(Protocol):
     def lag_seconds(self) -> float: ...
     def refresh_lag(self) -> None: ...
     @property
-    def withheld(self) -> FinalityViolated | None: ...
+    def withheld(self) -> FinalityViolated | ForkBelowStart | None: ...
     @property
     def without_quorum(self) -> int: ...
     @property
@@ -129,7 +129,7 @@ class ConsumerMetrics(Collector):
         if consumer.ready:
             return ""
         if (reorg := consumer.withheld) is not None:
-            return f"a reorg below the finalized block {reorg.finalized} is withheld"
+            return f"withheld: {reorg}"
         if (blocks := consumer.without_quorum) > consumer.app.reorg_threshold:
             return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
         if awaited := consumer.awaited[:3]:

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """First offset of every partition; ``below`` is the last block not to deliver, where that is known."""
+    """First offset of every partition. ``first``: the first block to deliver, ``below``: its parent, where known."""
 
     positions: Mapping[Partition, int]
     below: BlockRef | None = None
     weight: int | None = None
+    first: BlockRef | None = None
 
 
 def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
@@ -56,7 +57,8 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
     below = window.known.get(block.parent)
     positions = _around(source, app, window.since)
     positions.update(window.places)
-    return Beginning(positions, BlockRef(number - 1, block.parent), None if below is None else below.weight)
+    weight = None if below is None else below.weight
+    return Beginning(positions, BlockRef(number - 1, block.parent), weight, BlockRef(number, block.hash))
 
 
 class _Window:

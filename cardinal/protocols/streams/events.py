@@ -221,10 +221,20 @@ class ReorgAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class ForkBelowStart:
-    """A heavier chain leaves below the first block of this stream: restart from further back to follow it."""
+    """A heavier chain leaves below the first block of this reader.
+
+    ``start``: that block, or the delivered one below it with which a follower was configured. A
+    :class:`~cardinal.Consumer` begins anew with the heavier chain where it can (:attr:`~cardinal.Consumer.withheld`).
+    """
 
     tip: BlockRef
     start: BlockRef
+
+    def __str__(self) -> str:
+        return (
+            f"a heavier chain with block {self.tip.number} (0x{self.tip.hash.hex()}) leaves below block "
+            f"{self.start.number}, where this reader began"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,12 @@ class FinalityViolated:
     tip: BlockRef
     finalized: int
 
+    def __str__(self) -> str:
+        return (
+            f"a heavier chain with block {self.tip.number} (0x{self.tip.hash.hex()}) would remove the finalized block "
+            f"{self.finalized}: it is withheld, unless on_finality_violation is 'follow'"
+        )
+
 
 class Record(NamedTuple):
     """One message as a transport delivers it.

@@ -11,27 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Final
 
 from cardinal.consumer import Consumer
+from cardinal.consuming.reports import sentence
 from cardinal.protocols.streams.assembly.digests import HeaderOnly
-from cardinal.protocols.streams.events import (
-    BeganAbove,
-    Divergence,
-    ForkBelowStart,
-    Incomplete,
-    Quarantined,
-    ReorgAbandoned,
-    Untrusted,
-)
-from cardinal.protocols.streams.types import HASH_SIZE, FinalityViolated
 
 from .withheld import LATEST, Withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cardinal.consuming.healing import HealingFailed
     from cardinal.consuming.loop import OnEvent
     from cardinal.protocols.streams.events import ChainUpdate, Event
 
@@ -40,9 +31,6 @@ ROWS_MAX: Final = 20_000
 BYTES_MAX: Final = 256 << 20
 _LOGGED_MAX: Final = 20
 """Reports of one kind that are logged; all are counted."""
-_SERIOUS: Final = (
-    *(BeganAbove, Divergence, FinalityViolated, ForkBelowStart, Incomplete, Quarantined, ReorgAbandoned, Untrusted),
-)
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,23 +41,14 @@ class Reports:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def __call__(self, event: Event | object) -> None:
+    def __call__(self, event: Event | HealingFailed) -> None:
         """Count one report, and log it if necessary."""
         kind = type(event).__name__
         self.counts[kind] += 1
-        if isinstance(event, _SERIOUS) and self.counts[kind] <= _LOGGED_MAX:
+        level, text = sentence(event)
+        if level >= logging.WARNING and self.counts[kind] <= _LOGGED_MAX:
             more = "; further reports of this kind are counted only" if self.counts[kind] == _LOGGED_MAX else ""
-            _LOG.warning("%s%s", _text(event), more)
-
-
-def _text(event: object) -> str:
-    """A report in one line: its kind and its fields, hashes in hex."""
-    if isinstance(event, bytes):
-        return f"0x{event.hex()}" if len(event) <= HASH_SIZE else f"{len(event)} bytes"
-    if not is_dataclass(event):
-        return str(event)
-    held = ((each.name, getattr(event, each.name)) for each in fields(event))
-    return f"{type(event).__name__}({', '.join(f'{name}={_text(value)}' for name, value in held if value)})"
+            _LOG.log(level, "%s%s", text, more)
 
 
 class UpdateFeed:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NoReturn
 
 import pytest
 
@@ -219,3 +220,97 @@ def test_blocks_below_the_start_that_do_not_come_hold_up_the_beginning_for_a_whi
         for _ in range(20):
             reading._step()
         assert (reading.head is not None) == begins
+
+
+# --- a heavier chain that leaves below the first block ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [10, "latest"])
+def test_a_reorg_below_the_first_block_removes_it_and_begins_anew_with_the_heavier_chain(
+    broker: MemoryBroker, start: int | str
+) -> None:
+    publish(broker, line(1, 9 if start == "latest" else 10))
+    with consumer(broker, start=start) as reading:
+        publish(broker, line(10 if start == "latest" else 11, 12))
+        before = updates_until(reading, "12a")
+        publish(broker, line(9, 14, "b", "8a", weight=1))
+        after = updates_until(reading, "14b")
+        publish(broker, line(15, 20, "b", weight=1))
+        rest = updates_until(reading, "20b")
+        assert reading.withheld is None
+    assert steps(before) == added(10, 12)
+    assert steps(after) == ["-12a", "-11a", "-10a", *added(10, 14, "b")]
+    assert steps(rest) == added(15, 20, "b")
+    whole = [*before, *after, *rest]
+    assert [update.first_seq for update in whole] == [1, *(update.seq + 1 for update in whole[:-1])]
+    for index, update in enumerate(whole):
+        with consumer(broker, start=str(update.cursor), until="end") as resumed:
+            assert _final(steps([*whole[: index + 1], *resumed])) == [f"{number}b" for number in range(10, 21)]
+
+
+def _final(moves: list[str]) -> list[str]:
+    chain: list[str] = []
+    for move in moves:
+        if move[0] == "+":
+            chain.append(move[1:])
+        else:
+            assert chain.pop() == move.lstrip("-?")
+    return chain
+
+
+def test_a_chain_below_the_first_block_is_withheld_while_the_search_for_its_beginning_fails(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unanswered(*_asked: object) -> NoReturn:
+        raise UnreachableError("no answer", address="memory")
+
+    monkeypatch.setattr("cardinal.consumer._SEARCH_SECONDS", 0.0)
+    publish(broker, line(1, 12))
+    with consumer(broker, start=10, idle_timeout=1.0) as reading:
+        assert steps([*reading]) == added(10, 12)
+        with monkeypatch.context() as patched:
+            patched.setattr("cardinal.consumer.at_number", unanswered)
+            publish(broker, line(9, 14, "b", "8a", weight=1))
+            assert [*reading] == []
+        assert str(reading.withheld).endswith("leaves below block 10, where this reader began")
+        assert str(reading.withheld) in caplog.text
+        assert not reading.ready
+        assert steps([*reading]) == ["-12a", "-11a", "-10a", *added(10, 14, "b")]
+        assert reading.withheld is None
+        assert reading.ready
+
+
+@pytest.mark.parametrize(("policy", "follows"), [("halt", False), ("follow", True)])
+def test_no_finalized_block_is_removed_by_a_chain_below_the_first_block(
+    broker: MemoryBroker, policy: str, *, follows: bool
+) -> None:
+    chain = line(1, 12)
+    final = chain[-1].updates | {"a/finalized": b"\x0a"}
+    publish(broker, [*chain[:-1], replace(chain[-1], updates=final)])
+    with consumer(broker, start=10, idle_timeout=0.5, on_finality_violation=policy) as reading:
+        assert steps([*reading]) == added(10, 12)
+        publish(broker, line(9, 14, "b", "8a", weight=1))
+        assert bool([*reading]) is follows
+        assert (reading.withheld is None, reading.ready) == (follows, follows)
+
+
+def test_a_reader_of_ranges_withholds_a_chain_below_its_first_block(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 12))
+    with consumer(broker, start=10, idle_timeout=0.5, content="ranges") as reading:
+        assert steps([*reading]) == added(10, 12)
+        publish(broker, line(9, 14, "b", "8a", weight=1))
+        assert [*reading] == []
+        assert not reading.ready
+        assert reading.withheld is not None
+
+
+def test_a_heavier_chain_through_a_block_published_before_latest_is_followed(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cardinal.consumer._OVERTAKEN_SECONDS", 0.5)
+    publish(broker, [*line(1, 11), *line(11, 12, "b", "10a")])
+    with consumer(broker, start="latest") as reading:
+        publish(broker, line(12, 12))
+        assert steps(updates_until(reading, "12a")) == ["+12a"]
+        publish(broker, line(13, 15, "b"))
+        assert steps(updates_until(reading, "15b")) == ["-12a", *added(12, 15, "b")]

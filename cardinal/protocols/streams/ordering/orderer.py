@@ -33,6 +33,7 @@ from cardinal.protocols.streams.events import (
     BlockHeader,
     ChainUpdate,
     Completed,
+    ForkBelowStart,
     OrderingEvent,
     Overflow,
     Quarantined,
@@ -116,7 +117,8 @@ class Orderer:
         self._reports: list[OrderingEvent] = []
         self._arrivals = 0
         self._head: Node | None = None
-        self._start_configured = start is not None
+        self._fork_below: ForkBelowStart | None = None
+        self._start_configured = start is not None and settings.start_delivered
         self.seq = 0
         """The last sequence number delivered."""
         self.start = start
@@ -124,6 +126,8 @@ class Orderer:
         if start is not None:
             self._head = self._reference(start, None, start_weight or 0)
             self.history.append(start)
+            if not settings.start_delivered:
+                self.start = BlockRef(start.number + 1, b"")  # its hash is known when it is delivered
 
     # --- queries ---------------------------------------------------------------------------------------------
 
@@ -142,6 +146,25 @@ class Orderer:
     def violation(self) -> FinalityViolated | None:
         """The first switch that contradicted finality."""
         return self._final.violation
+
+    @property
+    def fork_below_start(self) -> ForkBelowStart | None:
+        """The last reported chain that leaves below the start, while a block that waits is heavier than the head."""
+        return self._fork_below if self._fork_below is not None and self._is_overtaken() else None
+
+    @property
+    def overtaken_near_start(self) -> bool:
+        """True while a block that waits is heavier than the head, and the first delivered block is held."""
+        return self.start is not None and self.start.number >= self._floor and self._is_overtaken()
+
+    def delivered(self) -> tuple[AnyPayload, ...]:
+        """All delivered blocks, newest first; none where not all are held."""
+        nodes: list[Node] = []
+        node = self._head
+        while node is not None and node.delivered and node.number > self._root:
+            nodes.append(node)
+            node = self._tree.get(node.parent)
+        return tuple(map(_content, nodes)) if nodes and nodes[-1].number == self._root + 1 else ()
 
     @property
     def fullness(self) -> float:
@@ -327,6 +350,11 @@ class Orderer:
             fresh += self._take(block)
         return self._judge(fresh)
 
+    def below_start(self, ancestor: BlockRef) -> ForkBelowStart:
+        """The report of a reorg whose ancestor is ``BELOW_START``."""
+        self._fork_below = ForkBelowStart(ancestor, self.start or ancestor)
+        return self._fork_below
+
     def settle(self, ancestor: BlockRef) -> None:
         """End a deep reorg, won or lost."""
         if self._lifted.pop(ancestor.hash, None) is not None:
@@ -511,6 +539,10 @@ class Orderer:
         floor = self._head.number - self._threshold
         return min(floor, *self._lifted.values()) if self._lifted else floor
 
+    def _is_overtaken(self) -> bool:
+        head = self._head
+        return head is not None and any(node.weight > head.weight for node in self._waiting)
+
     def _judge(self, fresh: Sequence[Node]) -> list[ChainUpdate]:
         """Move the head where blocks that were just linked require it; the others go to side branches."""
         if self._head is None:
@@ -565,6 +597,8 @@ class Orderer:
             if node.item is not None:
                 self._final.delivered(node.item)
         self._head = nodes[-1]
+        if self.start is not None and not self.start.hash:
+            self.start = BlockRef(nodes[0].number, nodes[0].hash)
         self.seq += len(removed) + len(nodes)
         return ChainUpdate(self.seq, removed, tuple(_content(node) for node in nodes), self._final.marks)
 
@@ -636,6 +670,7 @@ class Orderer:
         unlinkable = start.number - 1 if self._start_configured else start.number
         report = self._start_forks.found(node, head, start, unlinkable)
         if report is not None:
+            self._fork_below = report
             self._reports.append(report)
 
 

@@ -23,6 +23,8 @@ class OrderingSettings:
         max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
         max_bytes: of the content of either.
         max_update: blocks in one update at most, unless it is a switch; None: any number.
+        start_delivered: the given start was delivered by an earlier run. False: it is the parent of the first block,
+            and no block at or below it is delivered or removed.
         patient: begin only at :meth:`Orderer.begin` or :meth:`Orderer.caught_up`, even with a long chain.
 
     """
@@ -35,4 +37,5 @@ class OrderingSettings:
     max_side: int = 10_000
     max_bytes: int = 256 << 20
     max_update: int | None = None
+    start_delivered: bool = True
     patient: bool = False

@@ -1,11 +1,10 @@
-"""Reports of a consumer as sentences of the log."""
+"""Reports of a consumer as sentences: the log of one whose program does not take them itself."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from cardinal.cli.blocks import short
 from cardinal.consuming.healing import HealingFailed
 from cardinal.protocols.streams.events import (
     BeganAbove,
@@ -29,22 +28,26 @@ from cardinal.protocols.streams.types import FinalityViolated
 if TYPE_CHECKING:
     from cardinal.protocols.streams.events import Event
 
-_log = logging.getLogger("cardinal.tail")
+_log = logging.getLogger("cardinal.consumer")
 
 
-def log_event(event: Event | HealingFailed) -> None:
+def log_report(event: Event | HealingFailed) -> None:
     """Log a report at the level of its severity."""
-    level, sentence = _sentence(event)
-    _log.log(level, sentence)
+    level, text = sentence(event)
+    _log.log(level, text)
 
 
-def _sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PLR0911, PLR0912 - one case a report
+def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PLR0911, PLR0912 - one case a report
+    """Severity and text of a report."""
     match event:
         case BeganAbove():
             return logging.WARNING, (
                 f"the stream begins with block {event.start.number}: blocks from {event.lowest} on are on the topics, "
                 "but no Batch links them to it; the records between have expired, or never existed"
             )
+        case Incomplete() if event.explanation.number is None:
+            # No complete block is its child. Readers that begin above a stream's start meet the rest of many blocks.
+            return logging.DEBUG, f"messages of block {short(event.explanation.block)} have no Batch"
         case Incomplete():
             return logging.WARNING, (
                 f"block {_number(event.explanation.number)} {short(event.explanation.block)} is incomplete: it "
@@ -61,15 +64,9 @@ def _sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, P
                 f"block {_number(event.number)} {short(event.block)} is skipped as missing: {event.reason}"
             )
         case FinalityViolated():
-            return logging.ERROR, (
-                f"a heavier chain with the head {event.tip.number} {short(event.tip.hash)} would remove the finalized "
-                f"block {event.finalized}: it is not followed"
-            )
+            return logging.ERROR, str(event)
         case ForkBelowStart():
-            return logging.ERROR, (
-                f"a heavier chain with the head {event.tip.number} {short(event.tip.hash)} leaves below the first "
-                f"block {event.start.number}: start further back to follow it"
-            )
+            return logging.WARNING, str(event)
         case ReorgAbandoned():
             return logging.WARNING, f"the reorg above block {event.ancestor.number} is abandoned: {event.reason}"
         case Superseded():
@@ -99,6 +96,11 @@ def _sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, P
             return logging.DEBUG, f"ping of the producer {event.ping.producer_id.hex()[:12]}"
         case _:
             return logging.DEBUG, repr(event)
+
+
+def short(block_hash: bytes) -> str:
+    """Short form of a hash."""
+    return f"0x{block_hash.hex()[:10]}…"
 
 
 def _number(number: int | None) -> str:
