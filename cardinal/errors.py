@@ -168,22 +168,6 @@ class CursorExpiredError(CursorError):
         self.missing = missing
 
 
-class ForkBelowStartError(RemoteProtocolError):
-    """A heavier chain forks off below the first delivered block: restart from further back."""
-
-    def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
-        super().__init__(message)
-        self.number = number
-        self.hash = block_hash
-
-
-class FinalityViolatedError(RemoteProtocolError):
-    """A heavier chain would remove a finalized block. ``finalized`` is its number."""
-
-    def __init__(self, message: str, *, finalized: int, block_hash: bytes) -> None:
-        super().__init__(message)
-        self.finalized = finalized
-        self.hash = block_hash
 
 
 class MissingPayloadError(CardinalError):

@@ -37,7 +37,10 @@ def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each appli
     module = _APPLICATIONS.get(name)
     if module is None:
         known = ", ".join(sorted(_APPLICATIONS))
-        raise ConfigurationError(f"there is no application {name!r}; choose one of: {known}", setting="app")
+        raise ConfigurationError(
+            f"there is no application {name!r}; choose one of: {known}; or pass an Application of your own",
+            setting="app",
+        )
     chain_id = presets.get("chain_id")
     if chain_id is not None and (isinstance(chain_id, bool) or not isinstance(chain_id, int)):
         raise ConfigurationError(f"chain_id must be a number, not {type(chain_id).__name__}", setting="chain_id")

@@ -71,7 +71,8 @@ def up(data: Path | None, port: int | None, *, as_json: bool) -> None:
             return
     if port is not None and running.bootstrap != f"{HOST}:{port}":
         raise EmbeddedBrokerError(
-            f"the broker on {folder} already runs at {running.bootstrap}: run `cardinal broker down` first"
+            f"the broker on {folder} already runs at {running.bootstrap}: stop it with "
+            f"`cardinal broker down --data {folder}` first"
         )
     _say(running, as_json=as_json, sentence=f"already up at {running.bootstrap} (process {running.pid})")
 

@@ -101,7 +101,9 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
         )
     name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
     click.echo(f"block {name} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
-    if block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts:
+    if block.state == "open" and (
+        block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
+    ):
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
         click.echo(f"  {count} messages below {prefix}")

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from cardinal import apps
+from cardinal.apps import Application
 from cardinal.config.settings import find_url
 from cardinal.consuming.topics import tracked_expressions
 from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
@@ -25,7 +27,6 @@ from cardinal.protocols.streams.types import HASH_SIZE, Position, path_bytes
 from cardinal.transports import list_topics
 
 if TYPE_CHECKING:
-    from cardinal.apps import Application
     from cardinal.consuming.healing import Heal, HealingFailed
     from cardinal.protocols.streams.events import BlockHeader, Event
     from cardinal.protocols.streams.types import Finality
@@ -163,12 +164,6 @@ class ConsumerOptions:
 
         Raises as :func:`.topics.tracked_expressions`.
         """
-
-        def finality(block: BlockHeader) -> Finality | None:
-            if isinstance(block, HeaderOnly):
-                block = Payload(block.number, block.hash, block.parent, block.weight, PathMap(dict(block.values)))
-            return app.finality(block) if isinstance(block, Payload) else None
-
         tracked = tracked_expressions(app, self.tracked)
         return FollowerSettings(
             app=app.name,
@@ -180,7 +175,7 @@ class ConsumerOptions:
             reorg_threshold=app.reorg_threshold,
             whitelist=dict(self.whitelist or {}),
             blacklist=frozenset(self.blacklist),
-            finality_of=finality,
+            finality_of=partial(_finality, app),
             on_finality_violation=OnFinalityViolation(self.on_finality_violation),
             policy=self.policy,
             producers=tuple(self.producers),
@@ -192,6 +187,12 @@ class ConsumerOptions:
             bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
             max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),
         )
+
+
+def _finality(app: Application, block: BlockHeader) -> Finality | None:
+    if isinstance(block, HeaderOnly):
+        block = Payload(block.number, block.hash, block.parent, block.weight, PathMap(dict(block.values)))
+    return app.finality(block) if isinstance(block, Payload) else None
 
 
 def finality_paths(app: Application) -> frozenset[bytes]:
@@ -292,14 +293,18 @@ def find_application(
 
 def application_of(url: str | TransportUrl, app: str | Application, chain_id: int | None, wait: float) -> Application:
     """The given application, or the one of this name and chain id; raises as :func:`find_application`."""
-    if not isinstance(app, str):
+    if isinstance(app, Application):
         return app
+    if not isinstance(app, str):
+        raise ConfigurationError(f"app must be an application or its name, not {app!r}", setting="app")
     return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
 
 
 def _several(texts: object, setting: str) -> None:
-    if isinstance(texts, bytes | str) or not isinstance(texts, Iterable):
+    if isinstance(texts, bytes | str):
         raise ConfigurationError(f"{setting} must be several texts, not one: [{texts!r}]", setting=setting)
+    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
+        raise ConfigurationError(f"{setting} must be a list of texts, not {texts!r}", setting=setting)
 
 
 def _function(value: object, setting: str) -> None:

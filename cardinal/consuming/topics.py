@@ -56,6 +56,13 @@ def wanted_topics(app: Application, expressions: Sequence[str] | None, read: Col
 
 def _check_expression(app: Application, searched: str) -> None:
     entries = (*app.topics, *app.prefixes, *(app.sub_batches or ()))
+    named = [word for word in re.findall(r"\w+", searched) if word in app.names]
+    if named and not any(named[0] in entry for entry in entries):
+        raise ConfigurationError(
+            f"tracked: {searched!r} would be searched as an expression, and no entry of {app.chain} contains the text "
+            f"{named[0]!r}: pass names as a list, tracked={named!r}",
+            setting="tracked",
+        )
     is_word = searched.isidentifier()
     if not is_word and any(_may_be_found(searched, entry) for entry in entries):
         return

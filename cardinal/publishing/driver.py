@@ -222,6 +222,10 @@ class Driver:
         """The node ended the stream: keep its reason, and log what an operator should know."""
         known = end.status in set(Status)
         name = Status(end.status).name.lower() if known else "error"
+        if end.status == Status.SUCCESS:
+            name = "it was stopped"
+        elif end.status == Status.BAD_BLOCK_PROOF:
+            name += ": it refuses the block; its log names the reason, such as another chain id"
         concerns = f" at block {end.proximate_block_number}" if end.proximate_block_number else ""
         self.failure = f"the ingest node {link.address} ended the stream{concerns}: {name}"
 

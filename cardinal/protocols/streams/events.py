@@ -303,7 +303,8 @@ class ChainUpdate:
 
     Invariants:
         ``seq - first_seq + 1 == len(removed) + len(added)``; the parent of ``added[0]`` is the parent of
-        ``removed[-1]`` where both exist; ``update`` then ``update.inverted()`` is a no-op on the list of blocks.
+        ``removed[-1]`` where both exist, unless ``removed`` is everything that was delivered and the stream begins anew
+        (:attr:`~cardinal.Consumer.withheld`); ``update`` then ``update.inverted()`` is a no-op on the list of blocks.
 
     """
 
@@ -320,6 +321,10 @@ class ChainUpdate:
         removed = " ".join(f"-{block.number}:{block.hash.hex()[:8]}" for block in self.removed)
         added = " ".join(f"+{block.number}:{block.hash.hex()[:8]}" for block in self.added)
         return f"<ChainUpdate {self.first_seq}..{self.seq} {removed} {added}>".replace("  ", " ")
+
+    def __reduce__(self) -> tuple[Callable[..., ChainUpdate], tuple[object, ...]]:
+        cursor = None if self._cursor is None else self._cursor()
+        return _update, (self.seq, self.removed, self.added, self.finality, cursor)
 
     @property
     def first_seq(self) -> int:
@@ -357,3 +362,14 @@ class ChainUpdate:
         return ChainUpdate(
             self.seq + len(self.removed) + len(self.added), self.added[::-1], self.removed[::-1], self.finality
         )
+
+
+def _update(
+    seq: int,
+    removed: tuple[AnyPayload, ...],
+    added: tuple[AnyPayload, ...],
+    finality: Finality | None,
+    cursor: Cursor | None,
+) -> ChainUpdate:
+    """An update that was pickled, with the cursor that it had."""
+    return ChainUpdate(seq, removed, added, finality, None if cursor is None else lambda: cursor)

@@ -126,6 +126,7 @@ class IngestNode:
         self.refuses = ""
         """Why publishers are sent to another node; empty where they are served."""
         self._obstacle = obstacle
+        self._obstructed = False
         self._store = store
         self._blocks = blocks
         self._promote = promote
@@ -294,7 +295,13 @@ class IngestNode:
         while True:
             if self._failure and self._now() >= self._check_at:
                 await self._check()
-            self.waits_for = self._failure or self._obstacle()
+            obstacle = self._obstacle()
+            if obstacle and not self._obstructed:
+                LOG.warning("%s", obstacle)
+            elif self._obstructed and not obstacle:
+                LOG.info("new blocks are accepted again")
+            self._obstructed = bool(obstacle)
+            self.waits_for = self._failure or obstacle
             self._carry_out(self._arbiter.tick(self._now()))
             if self._majority is None and self.floor >= self._forgotten + FORGET_BLOCKS:
                 self._forgotten = self.floor

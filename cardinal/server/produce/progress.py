@@ -23,6 +23,7 @@ class Progress:
 
     Attributes:
         number, hash: the newest block that the feed has yielded; None before the first.
+        first: number of the first block of a new stream; None before it is known.
         published: number of the heaviest block that is sealed; None before the first.
         target: number of the block that the feed is going to; None before it is known.
         stats: counters of the producer.
@@ -47,6 +48,7 @@ class Progress:
 
     number: int | None
     hash: bytes | None
+    first: int | None
     published: int | None
     target: int | None
     stats: ProducerStats
@@ -74,11 +76,14 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Blocks between the published head and the target; 0 where either is not known.
+        """Blocks between the published head and the target; before the first one, of a new stream up to the target.
 
         The target allows for lag, finality and the last block: what they hold back is no lag.
         """
-        return 0 if self.target is None or self.published is None else max(0, self.target - self.published)
+        below = self.published
+        if below is None and self.first is not None:
+            below = self.first - 1
+        return 0 if self.target is None or below is None else max(0, self.target - below)
 
 
 class Rate:

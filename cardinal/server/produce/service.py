@@ -106,6 +106,7 @@ class ProduceService:
         return Progress(
             number=at.newest,
             hash=self._newest.hash if self._newest else None,
+            first=at.first,
             published=at.published,
             target=self._watch.target,
             stats=self._stream.stats,

@@ -28,7 +28,7 @@ HASH = bytes(32)
         *(("max_open_bytes", value) for value in (0, None)),
         *(("idle_timeout", value) for value in (-1, "5", "", float("nan"))),
         *(("topics_timeout", value) for value in (-0.5, "10")),
-        *(("tracked", value) for value in (b"a/", 3)),
+        *(("tracked", value) for value in (b"a/", 3, ["a/", 5])),
         *(("producers", value) for value in ("one", ("a", "a"))),
         ("on_incomplete", "wait"),
         *(("on_finality_violation", value) for value in ("", "ask")),

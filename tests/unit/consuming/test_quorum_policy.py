@@ -54,8 +54,11 @@ def test_no_wrong_block_is_delivered_and_every_lie_is_reported(broker: MemoryBro
     assert {event.block for event in events if isinstance(event, Divergence)} == {hash_of("7a"), hash_of("23a")}
 
 
-def test_producers_that_stay_behind_for_long_are_no_health(broker: MemoryBroker) -> None:
+def test_producers_that_stay_behind_for_long_are_no_health(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The second of them has stopped: nothing has a quorum any more."""
+    monkeypatch.setattr("cardinal.consumer._END_SECONDS", 0.5)
     end = Blocks().reorg_threshold + 4
     publish(broker, line(1, 3), "b")
     publish(broker, line(1, end), "c")
@@ -63,11 +66,20 @@ def test_producers_that_stay_behind_for_long_are_no_health(broker: MemoryBroker)
         assert steps(reading) == added(1, 3)
         assert not reading.ready
         assert ConsumerMetrics(reading).waits_for().startswith(f"{end - 3} blocks of one producer have no quorum")
+    assert f"ends before everything that was there is delivered: {end - 3} blocks have no quorum" in caplog.text
     publish(broker, line(1, end)[3:], "b")
     with agreed(broker, until="end") as reading:
         assert steps(reading) == added(1, end)
         assert reading.without_quorum == 0
         assert reading.ready
+
+
+def test_before_the_first_quorum_a_consumer_is_not_ready(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.consumer._END_SECONDS", 0.5)
+    publish(broker, line(1, 3), "b")
+    with agreed(broker, until="end") as reading:
+        assert not [*reading]
+        assert (reading.without_quorum, reading.ready) == (3, False)
 
 
 def test_a_block_that_only_one_producer_sent_is_not_delivered_until_another_agrees(broker: MemoryBroker) -> None:

@@ -136,6 +136,8 @@ def test_names_stand_for_what_the_application_counts_under(app: Application) -> 
         ),
         (["logs", "nonsense"], "'nonsense' is no name of an entry of evm:1500: use blocks"),
         (["c/1500/b/[0-9a-z]+/l/"], r"can match no entry of evm:1500: did you mean c/5dc/b/\[0-9a-z\]\+/l/\?"),
+        ("logs/", r"contains the text 'logs': pass names as a list, tracked=\['logs'\]"),
+        ("logs|receipts", r"pass names as a list, tracked=\['logs', 'receipts'\]"),
         ("c/5dc/n/safe", r"'c/5dc/n/safe' can match no entry of evm:1500: did you mean c/5dc/n/\?"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,10 +13,12 @@ import pytest
 from cardinal.errors import ConfigurationError, CursorMismatchError, MissingPayloadError
 from cardinal.protocols.streams import (
     BlockRef,
+    ChainUpdate,
     Completed,
     Finality,
     FinalityViolated,
     ForkBelowStart,
+    MissingPayload,
     OnFinalityViolation,
     Orderer,
     Overflow,
@@ -183,6 +187,21 @@ def test_a_better_chain_below_the_start_is_reported_whichever_of_its_blocks_come
     ]
 
 
+def test_a_reader_that_begins_above_a_given_block_never_removes_it_nor_takes_a_chain_from_below() -> None:
+    orderer = Orderer(BlockRef(3, h("3a")), 3, 8, settings=OrderingSettings(start_delivered=False))
+    assert orderer.delivered() == ()
+    assert feed(orderer, [header("2a", "1a"), header("3b", "2a", 9), header("4a", "3a")]) == ["+4a"]
+    assert orderer.start == BlockRef(4, h("4a"))
+    assert feed(orderer, [header("5a", "4a"), header("4b", "3b", 10), header("5b", "4b", 11)]) == ["+5a"]
+    assert orderer.overtaken_near_start
+    assert orderer.fork_below_start == ForkBelowStart(BlockRef(4, h("4b")), BlockRef(4, h("4a")))
+    assert str(orderer.fork_below_start).endswith("leaves below block 4, where this reader began")
+    assert [name(block.hash) for block in orderer.delivered()] == ["5a", "4a"]
+    assert feed(orderer, [header("6a", "5a", 20)]) == ["+6a"]
+    assert not orderer.overtaken_near_start
+    assert orderer.fork_below_start is None
+
+
 def test_forks_below_the_start_are_searched_within_a_budget_downwards_and_upwards() -> None:
     orderer = begun(header("5a", "4a"))
     feed(orderer, run("b", 6, 5_000, "5b"))
@@ -270,6 +289,7 @@ def test_a_switch_below_a_finalized_block_latches(policy: OnFinalityViolation, s
     feed(orderer, chain("1a 2a 3a"))
     assert feed(orderer, chain("2b:1a 3b 4b")) == shapes
     assert orderer.violation == FinalityViolated(BlockRef(4, h("4b")), 2)
+    assert "would remove the finalized block 2" in str(orderer.violation)
     assert orderer.violation in orderer.take_reports()
 
 
@@ -525,6 +545,16 @@ def test_an_update_and_its_inverse_undo_each_other() -> None:
     assert (update.change, back.change) == (Change.REORG, Change.REORG)
     assert back.first_seq == update.seq + 1
     assert repr(update) == "<ChainUpdate 3..5 -2:00000000 +2:00000000 +3:00000000>"
+
+
+def test_an_update_is_pickled_with_its_cursor_and_nothing_else() -> None:
+    update = ChainUpdate(1, (), (MissingPayload(1, h("1a")),))
+    cursor = cursor_at([BlockRef(1, h("1a"))], 1, 1)
+    for one in (update, replace(update, _cursor=lambda: cursor)):
+        again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(one))))  # noqa: S301 - our own
+        assert again == one
+        assert (again._cursor is None) == (one._cursor is None)
+    assert again.cursor == cursor
 
 
 def test_updates_are_values() -> None:

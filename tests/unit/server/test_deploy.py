@@ -34,6 +34,7 @@ NAME = re.compile(r"\b(?:cardinal_(?:produce|consumer|lake|serve|ingest)_\w+)")
 PROGRESS = Progress(
     number=9,
     hash=bytes(32),
+    first=None,
     published=8,
     target=9,
     stats=ProducerStats(1, 2, 3, 1, 0, 4, 5),
