@@ -168,8 +168,6 @@ class CursorExpiredError(CursorError):
         self.missing = missing
 
 
-
-
 class MissingPayloadError(CardinalError):
     """An operation needs the content of a block whose messages have expired."""
 

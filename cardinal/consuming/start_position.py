@@ -2,7 +2,8 @@
 
 A block's number is found on the default topic alone: Batches are there nearly in the order of their numbers, so
 their position is found by binary search (:mod:`.lookup`), and the chain up to the block is walked by parent hash.
-Positions on the other topics are found by time: a producer sends a block's Batch right after the rest of the block.
+Positions on the other topics are found by time: a producer sends a block's Batch right after the rest of the block. So
+are those on the default topic where blocks may have sub batches, which are announced there before the Batch.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
     window = _by_search(source, app, number, threshold) or _by_scan(source, app, number, threshold)
     block = window.block()
     below = window.known.get(block.parent)
-    positions = _around(source, app, window.since)
-    positions.update(window.places)
+    positions = source.offsets_for_time(max(0, window.since - BEFORE_BATCH_MS))
+    if getattr(app, "sub_batches", None) == ():
+        positions |= window.places
     weight = None if below is None else below.weight
     return Beginning(positions, BlockRef(number - 1, block.parent), weight, BlockRef(number, block.hash))
 
