@@ -180,9 +180,14 @@ async def test_metrics_distinguish_a_dead_node_a_hanging_broker_and_an_idle_chai
     async with deployment(trunk[:6]) as deployed:
         await deployed.publishes(5)
         idle = deployed.values()["idle_seconds"]
-        await until(lambda: deployed.values()["idle_seconds"] > max(idle, SETTINGS.stalled_seconds))
-        values = deployed.values()
-        assert (values["stalled_seconds"], values["ready"]) == (0, 1), "a chain without a new block is no fault"
+
+        def idles() -> bool:
+            """A chain without a new block is no fault."""
+            values = deployed.values()
+            waited = values["idle_seconds"] > max(idle, SETTINGS.stalled_seconds)
+            return waited and (values["stalled_seconds"], values["ready"]) == (0, 1)
+
+        await until(idles)
 
         dead, alive = (node.url for node in deployed.nodes)
         await deployed.stop_first_node()
