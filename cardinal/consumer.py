@@ -53,7 +53,7 @@ from cardinal.consuming.reader import Reader
 from cardinal.consuming.reports import log_report
 from cardinal.consuming.start_position import Beginning, at_number, at_time
 from cardinal.consuming.topics import wanted_topics
-from cardinal.errors import ConfigurationError, UnreachableError
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
@@ -73,13 +73,11 @@ __all__ = ["Consumer", "ConsumerOptions", "find_application"]
 _log = logging.getLogger("cardinal.consumer")
 _DEFAULTS: Final = ConsumerOptions()
 _END_SECONDS: Final = 10.0
-_OVERTAKEN_SECONDS: Final = 5.0
-"""A heavier chain may wait so long near the first block before it is looked for below."""
-_SEARCH_SECONDS: Final = 2.0
-"""Between two searches for the beginning of a heavier chain."""
 """``until="end"``, where something of the backlog waits for messages or parents, or a reorg channel does not end.
 
 A start in doubt takes 5 seconds."""
+_OVERTAKEN_SECONDS: Final = 30.0
+"""A heavier chain has waited for a parent for so long: the consumer is not ready."""
 
 
 class Consumer:
@@ -121,8 +119,7 @@ class Consumer:
         self.app = application_of(url, app, chain_id, options.topics_timeout)
         # At the tail the first blocks are incomplete: their first messages are below it.
         at_tail = start == "latest" if cursor is None else not cursor.ring
-        self._settings = options.follower_settings(self.app)
-        settings = replace(self._settings, patient=not at_tail)
+        settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
         self._fetched: ChainUpdate | None = None
         self._idle_since = time.monotonic()
@@ -148,10 +145,9 @@ class Consumer:
             raise
         self._health = Health(self._reader.watermarks, self._reader.positions())
         self._healer = None if options.heal is None else Healer(options.heal)
-        self._on_event = log_report if options.on_event is None else options.on_event
-        self._loop = Loop(follower, self._reader, self._on_event, self._healer)
-        self._fork: ForkBelowStart | None = None
-        self._overtaken_at = self._searches_at = 0.0
+        on_event = log_report if options.on_event is None else options.on_event
+        self._loop = Loop(follower, self._reader, on_event, self._healer)
+        self._overtaken_since: float | None = None
         self._name = f"{self.app.chain} at {str(url).partition('?')[0]}"
         self._unreachable_since: float | None = None
 
@@ -165,14 +161,11 @@ class Consumer:
             begin: Mapping[Partition, int] = follower.begin_at(reader.marks())
         else:
             beginning = self._beginning(start)
-            follower, begin = self._follower(settings, beginning), beginning.positions
+            below, weight = beginning.below, beginning.weight
+            follower = Follower(replace(settings, start=below, start_weight=weight, start_delivered=False))
+            begin = beginning.positions
+            follower.begin_at(reader.marks())
         reader.main.assign({tp: at for tp, at in begin.items() if tp in reader.watermarks.newest})
-        return follower
-
-    def _follower(self, settings: FollowerSettings, beginning: Beginning) -> Follower:
-        settings = replace(settings, start=beginning.below, start_weight=beginning.weight, start_delivered=False)
-        follower = Follower(settings)
-        follower.begin_at(self._reader.marks())
         return follower
 
     def _beginning(self, start: str | int | datetime) -> Beginning:
@@ -279,8 +272,9 @@ class Consumer:
 
         True while the server answers, the reading does not lag by more than some seconds, everything that was there at
         opening has been delivered (no complete block above the head waits for its parent), no evicted block is being
-        re-read, nothing is withheld, and not more blocks lack a quorum than a reorg may be deep (none before the first
-        update). An update counts as delivered when the next one is requested. False once the consumer is closed.
+        re-read, nothing is withheld, no heavier chain has waited for a parent for half a minute, and not more blocks
+        lack a quorum than a reorg may be deep (none before the first update). An update counts as delivered when the
+        next one is requested. False once the consumer is closed.
         """
         return (
             not self._closed.is_set()
@@ -289,6 +283,7 @@ class Consumer:
             and self._has_delivered_all
             and self._fetched is None
             and self.withheld is None
+            and not self._is_overtaken
             and self.without_quorum <= (0 if self.head is None else self.app.reorg_threshold)
         )
 
@@ -333,11 +328,11 @@ class Consumer:
         """The heavier chain that is withheld; None where none is.
 
         :class:`~cardinal.FinalityViolated` would remove a finalized block. :class:`~cardinal.ForkBelowStart` leaves
-        below the first block: for a moment only, until the stream begins anew with that chain, unless the topics do not
-        hold its block of the first block's number, a finalized block was delivered, or content is read as ranges.
+        below the first block, where content is read as ranges; otherwise the stream begins anew with that chain.
         """
+        orderer = self._loop.follower.orderer
         halts = self._options.on_finality_violation == "halt"
-        return (self._loop.follower.orderer.violation if halts else None) or self._fork
+        return (orderer.violation if halts else None) or orderer.fork_below_start
 
     @property
     def without_quorum(self) -> int:
@@ -404,7 +399,7 @@ class Consumer:
             before = self._reader.positions()
             reads_behind = not self.caught_up
             self._loop.step()
-            self._follow_fork()
+            self._look_ahead()
             positions = self._reader.positions()
             if reads_behind and positions != before:
                 self._idle_since = time.monotonic()
@@ -413,42 +408,17 @@ class Consumer:
                 self._health.delivered()
             self._log_connection()
 
-    def _follow_fork(self) -> None:
-        """Begin anew where a heavier chain leaves below the first block, or through one that was published before it.
+    def _look_ahead(self) -> None:
+        """Take note of a heavier chain that waits for a parent."""
+        if not (self.caught_up and self._loop.follower.orderer.is_overtaken):
+            self._overtaken_since = None
+        elif self._overtaken_since is None:
+            self._overtaken_since = time.monotonic()
 
-        It is read as by a new consumer, and its first update removes all that was delivered.
-        """
-        follower, now = self._loop.follower, time.monotonic()
-        self._fork = None if follower.resuming else follower.orderer.fork_below_start
-        if follower.resuming or not follower.orderer.overtaken_near_start:
-            self._overtaken_at = now
-            return
-        waits = self._fork is None and now - self._overtaken_at < _OVERTAKEN_SECONDS
-        if waits or now < self._searches_at or self._options.content != "values":
-            return
-        self._searches_at = now + _SEARCH_SECONDS
-        removed = follower.orderer.delivered()
-        if not removed or self._is_final(removed[-1].number):
-            return
-        try:
-            beginning = self._beginning(removed[-1].number)
-        except (ConfigurationError, UnreachableError):
-            return  # its Batches are in a channel, or cannot be read now
-        if beginning.first is None or beginning.first.hash == removed[-1].hash:
-            return
-        self._fork, ready = None, self._loop.ready
-        follower = self._follower(replace(self._settings, patient=True), beginning)
-        follower.orderer.seq = self._loop.follower.orderer.seq + len(removed)
-        self._reader.begin(beginning.positions)
-        self._loop = Loop(follower, self._reader, self._on_event, self._healer, removed)
-        self._loop.ready.extend(ready)
-        self._health = Health(self._reader.watermarks, self._reader.positions())
-        _log.info("%s begins anew with another block %d", self._name, removed[-1].number)
-
-    def _is_final(self, number: int) -> bool:
-        finality = self._loop.follower.orderer.finality
-        halts = self._options.on_finality_violation == "halt"
-        return halts and finality is not None and finality.finalized is not None and number <= finality.finalized
+    @property
+    def _is_overtaken(self) -> bool:
+        since = self._overtaken_since
+        return since is not None and time.monotonic() - since > _OVERTAKEN_SECONDS
 
     def _log_connection(self) -> None:
         """Log that the server became unreachable or is back."""

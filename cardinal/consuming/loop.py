@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.consuming.gc_pause import collector_waits
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from cardinal.consuming.reader import Reader
     from cardinal.protocols.streams.events import Event
     from cardinal.protocols.streams.following.follower import Follower, Requests, Step
-    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.protocols.streams.types import Partition, Routed, Row
 
     OnEvent: TypeAlias = Callable[[Event | HealingFailed], None]
@@ -40,27 +38,13 @@ _LOOKUP_SECONDS: Final = 0.05
 class Loop:
     """Steps of one thread: the reader stands where the follower begins.
 
-    Arguments:
-        follower: the follower.
-        reader: its reader.
-        on_event: takes everything that is not an update.
-        healer: is queried for what an absent block lacks.
-        replaced: blocks that the first update removes: those that were delivered before the stream began anew.
-
+    ``on_event`` takes everything that is not an update, ``healer`` is queried for what an absent block lacks.
     """
 
-    def __init__(
-        self,
-        follower: Follower,
-        reader: Reader,
-        on_event: OnEvent,
-        healer: Healer | None,
-        replaced: tuple[AnyPayload, ...] = (),
-    ) -> None:
+    def __init__(self, follower: Follower, reader: Reader, on_event: OnEvent, healer: Healer | None) -> None:
         self.follower = follower
         self.ready: deque[ChainUpdate] = deque()
         """Updates that wait to be fetched."""
-        self._replaced = replaced
         self._noted: deque[ChainUpdate | Event | HealingFailed] = deque()
         self._delivering = False
         self._reader = reader
@@ -143,8 +127,7 @@ class Loop:
             while self._noted:
                 item = self._noted.popleft()
                 if isinstance(item, ChainUpdate):
-                    replaced, self._replaced = self._replaced, ()
-                    self.ready.append(replace(item, removed=replaced) if replaced else item)
+                    self.ready.append(item)
                 else:
                     self._on_event(item)
         finally:

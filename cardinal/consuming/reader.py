@@ -163,14 +163,6 @@ class Reader:
         """Read these partitions again from these offsets on, or from what is kept above them, with the next poll."""
         self._rewind = begin
 
-    def begin(self, positions: Mapping[Partition, int]) -> None:
-        """Read the stream's own topics from these offsets on, and no channels."""
-        self._ends_requested, self._rewind = None, {}
-        self.channels.close()
-        self.lookup.close()
-        self.main.assign({tp: at for tp, at in positions.items() if tp in self.watermarks.newest})
-        self.sync.rewound()
-
     def close(self) -> None:
         """Release every connection. May be called twice."""
         self.channels.close()

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """First offset of every partition. ``first``: the first block to deliver, ``below``: its parent, where known."""
+    """First offset of every partition; ``below`` is the last block not to deliver, where that is known."""
 
     positions: Mapping[Partition, int]
     below: BlockRef | None = None
     weight: int | None = None
-    first: BlockRef | None = None
 
 
 def at_time(source: Source, app: Topics, moment: datetime) -> Beginning:
@@ -60,7 +59,7 @@ def at_number(source: Source, app: Topics, number: int, threshold: int) -> Begin
     if getattr(app, "sub_batches", None) == ():
         positions |= window.places
     weight = None if below is None else below.weight
-    return Beginning(positions, BlockRef(number - 1, block.parent), weight, BlockRef(number, block.hash))
+    return Beginning(positions, BlockRef(number - 1, block.parent), weight)
 
 
 class _Window:

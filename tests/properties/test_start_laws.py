@@ -44,11 +44,7 @@ class Reading:
 
 
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
-def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cardinal.consumer._OVERTAKEN_SECONDS", 0.1)
-    monkeypatch.setattr("cardinal.consumer._SEARCH_SECONDS", 0.05)
+def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(seed: int) -> None:
     dice = random.Random(seed)
     generator = ChainGenerator(seed, size=2)
     app = generator.application
@@ -72,6 +68,7 @@ def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(
     ):
         publish(producer, moves[:opened])
         start = dice.choice(["latest", max(1, chain[-1].number - dice.randrange(3))])
+        unread = {payload.hash for move in moves[:opened] for payload in move.mined} if start == "latest" else set()
         consumer = Consumer(broker.url, app, start=start, idle_timeout=IDLE_SECONDS)
         for begin, end in zip([opened, *ends], ends, strict=False):
             publish(producer, moves[begin:end])
@@ -84,6 +81,8 @@ def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(
                 if consumer.ready and reading.chain and reading.chain[-1] == chain[-1]:
                     break
                 reading.take(consumer)
+                if unread.intersection(one.block for one in consumer.awaited):
+                    return  # the chain came back to a block that was published before latest: it is named
             assert reading.chain == chain[-len(reading.chain) :]
             assert start in ("latest", reading.chain[0].number)
             assert consumer.ready

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NoReturn
 
 import pytest
 
@@ -258,28 +257,6 @@ def _final(moves: list[str]) -> list[str]:
     return chain
 
 
-def test_a_chain_below_the_first_block_is_withheld_while_the_search_for_its_beginning_fails(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def unanswered(*_asked: object) -> NoReturn:
-        raise UnreachableError("no answer", address="memory")
-
-    monkeypatch.setattr("cardinal.consumer._SEARCH_SECONDS", 0.0)
-    publish(broker, line(1, 12))
-    with consumer(broker, start=10, idle_timeout=1.0) as reading:
-        assert steps([*reading]) == added(10, 12)
-        with monkeypatch.context() as patched:
-            patched.setattr("cardinal.consumer.at_number", unanswered)
-            publish(broker, line(9, 14, "b", "8a", weight=1))
-            assert [*reading] == []
-        assert str(reading.withheld).endswith("leaves below block 10, where this reader began")
-        assert str(reading.withheld) in caplog.text
-        assert not reading.ready
-        assert steps([*reading]) == ["-12a", "-11a", "-10a", *added(10, 14, "b")]
-        assert reading.withheld is None
-        assert reading.ready
-
-
 @pytest.mark.parametrize(("policy", "follows"), [("halt", False), ("follow", True)])
 def test_no_finalized_block_is_removed_by_a_chain_below_the_first_block(
     broker: MemoryBroker, policy: str, *, follows: bool
@@ -304,13 +281,16 @@ def test_a_reader_of_ranges_withholds_a_chain_below_its_first_block(broker: Memo
         assert reading.withheld is not None
 
 
-def test_a_heavier_chain_through_a_block_published_before_latest_is_followed(
+def test_a_chain_that_waits_for_a_block_published_before_latest_is_no_health(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cardinal.consumer._OVERTAKEN_SECONDS", 0.5)
+    monkeypatch.setattr("cardinal.consumer._OVERTAKEN_SECONDS", 0.1)
     publish(broker, [*line(1, 11), *line(11, 12, "b", "10a")])
-    with consumer(broker, start="latest") as reading:
+    with consumer(broker, start="latest", idle_timeout=0.5) as reading:
         publish(broker, line(12, 12))
-        assert steps(updates_until(reading, "12a")) == ["+12a"]
+        assert steps([*reading]) == ["+12a"]
+        assert reading.ready
         publish(broker, line(13, 15, "b"))
-        assert steps(updates_until(reading, "15b")) == ["-12a", *added(12, 15, "b")]
+        assert [*reading] == []
+        assert not reading.ready
+        assert [one.block for one in reading.awaited] == [hash_of("12b")]

@@ -75,10 +75,12 @@ class DeliveredChain:
         See :class:`Delivered`.
         """
         chain, threshold = self._chain, self._settings.reorg_threshold
-        if self._start is None:
-            first = update.added[0]
-            self._start = first.ref
-            self._root = b"" if isinstance(first, MissingPayload) else first.parent
+        first = update.added[0]
+        parent = b"" if isinstance(first, MissingPayload) else first.parent
+        if self._start is None or (
+            first.number <= self._start.number and len(update.removed) >= len(chain) and parent != self._root
+        ):
+            self._start, self._root = first.ref, parent
         if update.removed:
             del chain[: -threshold - 1]  # the content of older blocks is pruned
             del chain[-len(update.removed) :]

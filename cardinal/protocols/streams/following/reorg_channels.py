@@ -22,6 +22,7 @@ from cardinal.protocols.streams.cursor import CHANNELS_MAX
 from cardinal.protocols.streams.events import (
     Completed,
     Event,
+    ForkBelowStart,
     Rejected,
     ReorgAbandoned,
     ReorgBegan,
@@ -176,8 +177,9 @@ class ReorgChannels:
         if topic in self._channels:
             return []
         self.used = True
-        if self._orderer.reach(ancestor) is Reach.BELOW_START:
-            return [self._orderer.below_start(ancestor)]
+        start = self._orderer.start
+        if start is not None and self._orderer.reach(ancestor) is Reach.BELOW_START:
+            return [ForkBelowStart(ancestor, start)]
         out: list[ChannelEvent] = []
         if len(self._channels) >= CHANNELS_MAX:
             # An empty one is abandoned before one that holds blocks, and then the one without progress for longest.
@@ -236,9 +238,9 @@ class ReorgChannels:
                 # An earlier reorg: the blocks delivered down to the ancestor came through this channel.
                 self._orderer.recall({block.payload.hash: block.payload.parent for block in channel.ready.values()})
                 reach = self._orderer.reach(channel.ancestor)
-            if reach is Reach.BELOW_START:
+            if reach is Reach.BELOW_START and self._orderer.start is not None:
                 self._drop(channel)
-                out.append(self._orderer.below_start(channel.ancestor))
+                out.append(ForkBelowStart(channel.ancestor, self._orderer.start))
             elif channel.ready and reach is Reach.ON_CHAIN:
                 blocks, channel.ready, channel.grafted = channel.ready, {}, True
                 out.append(Graft(channel.ancestor, tuple(blocks.values())))

@@ -149,22 +149,16 @@ class Orderer:
 
     @property
     def fork_below_start(self) -> ForkBelowStart | None:
-        """The last reported chain that leaves below the start, while a block that waits is heavier than the head."""
-        return self._fork_below if self._fork_below is not None and self._is_overtaken() else None
+        """The last reported chain that leaves below the start, while it waits and is heavier than the head."""
+        report, head = self._fork_below, self._head
+        tip = None if report is None else self._tree.get(report.tip.hash)
+        return report if tip is not None and head is not None and not tip.linked and tip.weight > head.weight else None
 
     @property
-    def overtaken_near_start(self) -> bool:
-        """True while a block that waits is heavier than the head, and the first delivered block is held."""
-        return self.start is not None and self.start.number >= self._floor and self._is_overtaken()
-
-    def delivered(self) -> tuple[AnyPayload, ...]:
-        """All delivered blocks, newest first; none where not all are held."""
-        nodes: list[Node] = []
-        node = self._head
-        while node is not None and node.delivered and node.number > self._root:
-            nodes.append(node)
-            node = self._tree.get(node.parent)
-        return tuple(map(_content, nodes)) if nodes and nodes[-1].number == self._root + 1 else ()
+    def is_overtaken(self) -> bool:
+        """True while a block that waits for its parent is heavier than the head."""
+        head = self._head
+        return head is not None and any(node.weight > head.weight for node in self._waiting)
 
     @property
     def fullness(self) -> float:
@@ -244,7 +238,7 @@ class Orderer:
         if head is not None and item.parent == head.hash and self._only_extends(head, item):
             return [self._extend(self._node(event))]
         updates = self._judge(self._take(event))
-        self._report_start_fork(item.hash)
+        updates += self._report_start_fork(item.hash)
         if self._head is None and not self._settings.patient and self._start_rule.long_enough(self._tree):
             return self.caught_up()
         return updates
@@ -262,8 +256,7 @@ class Orderer:
         node = self._node(header)
         node.item, node.missing, node.positions = None, True, positions or {}
         updates = self._judge(self._place(node))
-        self._report_start_fork(header.hash)
-        return updates
+        return updates + self._report_start_fork(header.hash)
 
     def candidate(self, incomplete: Iterable[BlockHeader] = ()) -> StartCandidate | None:
         """The block with which the stream would begin now; None where it may not. The work grows with the blocks.
@@ -314,8 +307,8 @@ class Orderer:
                 self._add_to_side(self._take(event))
         self._prune()
         updates = self._judge(list(self._side))
-        for node in self._waiting:
-            self._report_start_fork(node.hash)
+        for node in [*self._waiting]:
+            updates += self._report_start_fork(node.hash)
         return updates
 
     def _restore_one(self, ref: BlockRef, parent: bytes | None, cursor: Cursor) -> Node:
@@ -349,11 +342,6 @@ class Orderer:
         for block in blocks:
             fresh += self._take(block)
         return self._judge(fresh)
-
-    def below_start(self, ancestor: BlockRef) -> ForkBelowStart:
-        """The report of a reorg whose ancestor is ``BELOW_START``."""
-        self._fork_below = ForkBelowStart(ancestor, self.start or ancestor)
-        return self._fork_below
 
     def settle(self, ancestor: BlockRef) -> None:
         """End a deep reorg, won or lost."""
@@ -539,10 +527,6 @@ class Orderer:
         floor = self._head.number - self._threshold
         return min(floor, *self._lifted.values()) if self._lifted else floor
 
-    def _is_overtaken(self) -> bool:
-        head = self._head
-        return head is not None and any(node.weight > head.weight for node in self._waiting)
-
     def _judge(self, fresh: Sequence[Node]) -> list[ChainUpdate]:
         """Move the head where blocks that were just linked require it; the others go to side branches."""
         if self._head is None:
@@ -552,18 +536,41 @@ class Orderer:
         self._add_to_side(fresh)
         return updates
 
-    def _begin(self, lowest: Node) -> list[ChainUpdate]:
+    def _begin(self, lowest: Node, removed: tuple[AnyPayload, ...] = ()) -> list[ChainUpdate]:
         self.start = BlockRef(lowest.number, lowest.hash)
         # The start's parent stands in for the head until the first update, and is never delivered.
         root = self._head = self._reference(BlockRef(lowest.number - 1, lowest.parent or b""), None, -1)
         self.history.append(root)
         fresh = self._link_down(root)
-        updates = self._move(root, climb(self._tree, lowest))
+        updates = self._move(root, climb(self._tree, lowest), removed)
         self._add_to_side(fresh)
         return updates
 
-    def _move(self, head: Node, tip: Node) -> list[ChainUpdate]:
-        """Make a linked block the head, unless finality forbids it.
+    def _begin_anew(self, start: BlockRef, waiting: Node) -> list[ChainUpdate]:
+        """Begin with the chain of a block that waits, which removes all that was delivered: it waits from now on."""
+        head = cast("Node", self._head)
+        old = list(takewhile(lambda node: node.number >= start.number, self._tree.ancestors(head)))
+        *_, lowest = self._tree.ancestors(waiting)
+        allowed, report = self._final.allows(BlockRef(waiting.number, waiting.hash), start.number)
+        self._reports += [] if report is None else [report]
+        if not allowed:
+            return []
+        removed = tuple(map(_content, old))
+        for node in [*self._tree]:
+            if node.linked:
+                node.linked = node.delivered = False
+                self._side.discard(node)
+                if node.number < start.number:
+                    self._tree.remove(node)
+                else:
+                    self._waiting.add(node)
+        self._start_forks = StartForks(self._tree)
+        updates = self._begin(lowest, removed)
+        self._evict(self._waiting, "too many blocks wait for a parent")
+        return updates
+
+    def _move(self, head: Node, tip: Node, replaced: tuple[AnyPayload, ...] = ()) -> list[ChainUpdate]:
+        """Make a linked block the head, unless finality forbids it. ``replaced``: what another start had delivered.
 
         No block is removed that was not delivered: the path down from the new tip ends at the first delivered block.
         """
@@ -573,7 +580,7 @@ class Orderer:
             self._reports += [] if report is None else [report]
             if not allowed:
                 return []
-        removed = tuple(_content(node) for node in old)
+        removed = replaced or tuple(_content(node) for node in old)
         for node in old:
             node.delivered = False
             node.missing = node.missing and node.item is None  # it returns with the content held by then
@@ -581,7 +588,7 @@ class Orderer:
         self._add_to_side(old)
         self.history.cut(len(old))
         new.reverse()
-        step = len(new) if old or self._settings.max_update is None else self._settings.max_update
+        step = len(new) if removed or self._settings.max_update is None else self._settings.max_update
         updates = []
         for at in range(0, len(new), step):
             updates.append(self._deliver(removed, new[at : at + step]))
@@ -662,16 +669,24 @@ class Orderer:
         self._reports.append(Stale(ref, reason))
         self._last_states[ref.hash] = f"{PRUNED}{reason}"
 
-    def _report_start_fork(self, block_hash: bytes) -> None:
-        """Report the chain of a block that waits, when it is heavier and can only leave below the start."""
+    def _report_start_fork(self, block_hash: bytes) -> list[ChainUpdate]:
+        """Report the chain of a block that waits, when it is heavier and can only leave below the start.
+
+        Returns the update with which the stream begins anew, if it does.
+        """
         node, head, start = self._tree.get(block_hash), self._head, self.start
-        if node is None or node.linked or head is None or start is None or start.number < self._floor:
-            return
+        if node is None or node.linked or head is None or start is None or not start.hash:
+            return []  # nothing is delivered yet
+        if start.number < self._floor:
+            return []
         unlinkable = start.number - 1 if self._start_configured else start.number
         report = self._start_forks.found(node, head, start, unlinkable)
-        if report is not None:
-            self._fork_below = report
-            self._reports.append(report)
+        if report is None:
+            return []
+        self._fork_below = report
+        self._reports.append(report)
+        anew = self._settings.begin_anew and not self._start_configured
+        return self._begin_anew(start, node) if anew else []
 
 
 def _item(event: Completed | BlockHeader) -> BlockHeader:

@@ -25,6 +25,8 @@ class OrderingSettings:
         max_update: blocks in one update at most, unless it is a switch; None: any number.
         start_delivered: the given start was delivered by an earlier run. False: it is the parent of the first block,
             and no block at or below it is delivered or removed.
+        begin_anew: a heavier chain that leaves below the start replaces everything that was delivered, in one update,
+            unless finality forbids it. False: it is only reported.
         patient: begin only at :meth:`Orderer.begin` or :meth:`Orderer.caught_up`, even with a long chain.
 
     """
@@ -38,4 +40,5 @@ class OrderingSettings:
     max_bytes: int = 256 << 20
     max_update: int | None = None
     start_delivered: bool = True
+    begin_anew: bool = False
     patient: bool = False
