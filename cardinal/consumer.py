@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from cardinal.apps import Application
-    from cardinal.protocols.streams.events import ChainUpdate, Explanation, ForkBelowStart
+    from cardinal.protocols.streams.events import ChainUpdate, Explanation
     from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
 
@@ -324,15 +324,13 @@ class Consumer:
             self._health.refresh(seconds)
 
     @property
-    def withheld(self) -> FinalityViolated | ForkBelowStart | None:
+    def withheld(self) -> FinalityViolated | None:
         """The heavier chain that is withheld; None where none is.
 
-        :class:`~cardinal.FinalityViolated` would remove a finalized block. :class:`~cardinal.ForkBelowStart` leaves
-        below the first block, where content is read as ranges; otherwise the stream begins anew with that chain.
+        It would remove a finalized block.
         """
-        orderer = self._loop.follower.orderer
         halts = self._options.on_finality_violation == "halt"
-        return (orderer.violation if halts else None) or orderer.fork_below_start
+        return self._loop.follower.orderer.violation if halts else None
 
     @property
     def without_quorum(self) -> int:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cardinal.metrics import CollectorRegistry
-    from cardinal.protocols.streams.events import ChainUpdate, Explanation, ForkBelowStart
+    from cardinal.protocols.streams.events import ChainUpdate, Explanation
     from cardinal.protocols.streams.types import FinalityViolated
 
 __all__ = ["ConsumerMetrics"]
@@ -51,7 +51,7 @@ class _Consumer(Protocol):
     def lag_seconds(self) -> float: ...
     def refresh_lag(self) -> None: ...
     @property
-    def withheld(self) -> FinalityViolated | ForkBelowStart | None: ...
+    def withheld(self) -> FinalityViolated | None: ...
     @property
     def without_quorum(self) -> int: ...
     @property

@@ -184,7 +184,7 @@ class ConsumerOptions:
             default_topic=app.default_topic,
             contents=Contents.VALUES if self.content == "values" else Contents.DIGESTS,
             max_update=self.max_update,
-            begin_anew=self.content == "values",
+            begin_anew=True,
             bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
             max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),
         )

@@ -66,7 +66,7 @@ def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PL
         case FinalityViolated():
             return logging.ERROR, str(event)
         case ForkBelowStart():
-            return logging.WARNING, str(event)
+            return logging.INFO, str(event)
         case ReorgAbandoned():
             return logging.WARNING, f"the reorg above block {event.ancestor.number} is abandoned: {event.reason}"
         case Superseded():

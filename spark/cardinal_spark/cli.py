@@ -143,7 +143,8 @@ def run(
             if numbers is not None:
                 numbers.batch(status)
     if nothing and not stopping.is_set():
-        click.echo("nothing new: the lake has all blocks that are on the topics", err=True)
+        waits = " and that are as final as finality asks" if "finality" in job.options else ""
+        click.echo(f"nothing new: the lake has all blocks that are on the topics{waits}", err=True)
 
 
 def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> LakeMetrics:
@@ -216,6 +217,8 @@ def query(
 
     if (sql is None) == (table is None):
         raise click.UsageError("pass either SQL or --table")
+    if sql is not None and (from_block, to_block, columns) != (None, None, None):
+        raise click.UsageError("--from-block, --to-block and --columns are for --table: write them into the SQL")
     parsed = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
     snapshot = _snapshot(path, options, {name: str(value) for name, value in parsed.items() if value is not None})
     if table is not None:

@@ -224,7 +224,7 @@ class ForkBelowStart:
     """A heavier chain leaves below the first block of this reader.
 
     ``start``: that block, or the delivered one below it with which a follower was configured. A
-    :class:`~cardinal.Consumer` begins anew with the heavier chain where it can (:attr:`~cardinal.Consumer.withheld`).
+    :class:`~cardinal.Consumer` begins anew with the heavier chain, unless a finalized block was delivered.
     """
 
     tip: BlockRef
@@ -304,7 +304,7 @@ class ChainUpdate:
     Invariants:
         ``seq - first_seq + 1 == len(removed) + len(added)``; the parent of ``added[0]`` is the parent of
         ``removed[-1]`` where both exist, unless ``removed`` is everything that was delivered and the stream begins anew
-        (:attr:`~cardinal.Consumer.withheld`); ``update`` then ``update.inverted()`` is a no-op on the list of blocks.
+        (:class:`~cardinal.ForkBelowStart`); ``update`` then ``update.inverted()`` is a no-op on the list of blocks.
 
     """
 

@@ -82,7 +82,8 @@ class DevFeed:
             if following is None:
                 return
             step = following
-            await pace.wait(len(step.mined))
+            if step.head.plan.number > lowest:  # nothing below is yielded
+                await pace.wait(len(step.mined))
 
     def _resumed(self, chain: DevChain, newest: BlockRef) -> ChainStep:
         """The step that mined the newest published block; a chain has mined its ancestors by then."""

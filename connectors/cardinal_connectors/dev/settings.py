@@ -75,7 +75,7 @@ class DevOptions(Options):
     model_config = ConfigDict(alias_generator=lambda name: name.replace("_", "-"))
 
     seed: int = DEFAULTS.seed
-    """Seed of the chain; the same seed gives the same blocks."""
+    """Seed of the chain; the same options give the same blocks: publish more of a chain with `--stop`."""
 
     blocks: int = DEFAULTS.blocks
     """Number of the last block."""

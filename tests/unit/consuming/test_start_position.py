@@ -271,14 +271,15 @@ def test_no_finalized_block_is_removed_by_a_chain_below_the_first_block(
         assert (reading.withheld is None, reading.ready) == (follows, follows)
 
 
-def test_a_reader_of_ranges_withholds_a_chain_below_its_first_block(broker: MemoryBroker) -> None:
+def test_a_reader_of_ranges_begins_anew_too(broker: MemoryBroker) -> None:
     publish(broker, line(1, 12))
-    with consumer(broker, start=10, idle_timeout=0.5, content="ranges") as reading:
-        assert steps([*reading]) == added(10, 12)
+    with consumer(broker, start=10, content="ranges") as reading:
+        lineage = updates_until(reading, "12a")[-1].cursor.lineage
         publish(broker, line(9, 14, "b", "8a", weight=1))
-        assert [*reading] == []
-        assert not reading.ready
-        assert reading.withheld is not None
+        update, *more = updates_until(reading, "14b")
+    assert [(block.number, block.hash) for block in update.removed] == [(n, hash_of(f"{n}a")) for n in (12, 11, 10)]
+    assert [block.number for one in (update, *more) for block in one.added] == [10, 11, 12, 13, 14]
+    assert update.cursor.lineage == lineage
 
 
 def test_a_chain_that_waits_for_a_block_published_before_latest_is_no_health(

@@ -193,11 +193,11 @@ def test_a_reader_that_begins_above_a_given_block_never_removes_it_nor_takes_a_c
     assert orderer.start == BlockRef(4, h("4a"))
     assert feed(orderer, [header("5a", "4a"), header("4b", "3b", 10), header("5b", "4b", 11)]) == ["+5a"]
     assert orderer.is_overtaken
-    assert orderer.fork_below_start == ForkBelowStart(BlockRef(4, h("4b")), BlockRef(4, h("4a")))
-    assert str(orderer.fork_below_start).endswith("leaves below block 4, where this reader began")
+    (report,) = [one for one in orderer.take_reports() if isinstance(one, ForkBelowStart)]
+    assert report == ForkBelowStart(BlockRef(4, h("4b")), BlockRef(4, h("4a")))
+    assert str(report).endswith("leaves below block 4, where this reader began")
     assert feed(orderer, [header("6a", "5a", 20)]) == ["+6a"]
     assert not orderer.is_overtaken
-    assert orderer.fork_below_start is None
 
 
 def test_a_stream_begins_anew_with_a_heavier_chain_below_its_start_and_may_come_back() -> None:
@@ -209,7 +209,6 @@ def test_a_stream_begins_anew_with_a_heavier_chain_below_its_start_and_may_come_
     (update,) = orderer.receive(header("4b", "3b", 5))
     assert shape(update) == "-4a-3a+3b+4b"
     assert (update.first_seq, orderer.start) == (5, BlockRef(3, h("3b")))
-    assert orderer.fork_below_start is None
     assert orderer.state_of(h("4c")) == f"waiting for parent {h('3a').hex()}"
     assert feed(orderer, [header("5a", "4a", 9)]) == ["-4b-3b+3a+4a+5a"]
     assert feed(orderer, [header("5b", "4b", 10), header("6b", "5b", 11)]) == ["-5a-4a-3a+3b+4b+5b", "+6b"]
@@ -217,7 +216,6 @@ def test_a_stream_begins_anew_with_a_heavier_chain_below_its_start_and_may_come_
     assert feed(orderer, [replace(block, weight=block.weight + 5) for block in blocks]) == ["+7b", "+8b", "+9b"]
     assert feed(orderer, [header("6a", "5a", 99)]) == []
     assert orderer.violation == FinalityViolated(BlockRef(6, h("6a")), 4)
-    assert orderer.fork_below_start is not None
 
 
 def test_forks_below_the_start_are_searched_within_a_budget_downwards_and_upwards() -> None:

@@ -15,7 +15,7 @@ from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.ordering.orderer import Orderer
 from cardinal.protocols.streams.payload import MissingPayload
-from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, short
+from cardinal.protocols.streams.types import SHORT, BlockRef, FinalityViolated, Partition, short
 
 from .settings import FollowerSettings
 
@@ -50,12 +50,12 @@ class DeliveredChain:
         self._is_channel = is_channel
         self._chain: list[Delivered] = []
         self._start: BlockRef | None = None
-        self._root = b""
+        self._root = self._first = b""
 
     @property
     def lineage(self) -> bytes:
-        """The name of the lineage of ``seq``: the options, and the first block of the stream once it is chosen."""
-        return self._settings.fingerprint() + (b"" if self._start is None else short(self._start.hash))
+        """The name of the lineage of ``seq``: the options, and the first block ever delivered, once there is one."""
+        return self._settings.fingerprint() + self._first
 
     @property
     def head(self) -> BlockRef | None:
@@ -64,7 +64,7 @@ class DeliveredChain:
 
     def restore(self, cursor: Cursor) -> None:
         """Begin at a cursor."""
-        self._start, self._root = cursor.start, cursor.root
+        self._start, self._root, self._first = cursor.start, cursor.root, cursor.lineage[SHORT:]
         self._chain = [Delivered(ref, 0, ref.hash in cursor.missing) for ref in reversed(cursor.ring)]
         if self._chain:
             self._chain[-1] = self._chain[-1]._replace(weight=cursor.weight)
@@ -81,6 +81,7 @@ class DeliveredChain:
             first.number <= self._start.number and len(update.removed) >= len(chain) and parent != self._root
         ):
             self._start, self._root = first.ref, parent
+            self._first = self._first or short(first.hash)
         if update.removed:
             del chain[: -threshold - 1]  # the content of older blocks is pruned
             del chain[-len(update.removed) :]

@@ -33,7 +33,6 @@ from cardinal.protocols.streams.events import (
     BlockHeader,
     ChainUpdate,
     Completed,
-    ForkBelowStart,
     OrderingEvent,
     Overflow,
     Quarantined,
@@ -117,7 +116,6 @@ class Orderer:
         self._reports: list[OrderingEvent] = []
         self._arrivals = 0
         self._head: Node | None = None
-        self._fork_below: ForkBelowStart | None = None
         self._start_configured = start is not None and settings.start_delivered
         self.seq = 0
         """The last sequence number delivered."""
@@ -146,13 +144,6 @@ class Orderer:
     def violation(self) -> FinalityViolated | None:
         """The first switch that contradicted finality."""
         return self._final.violation
-
-    @property
-    def fork_below_start(self) -> ForkBelowStart | None:
-        """The last reported chain that leaves below the start, while it waits and is heavier than the head."""
-        report, head = self._fork_below, self._head
-        tip = None if report is None else self._tree.get(report.tip.hash)
-        return report if tip is not None and head is not None and not tip.linked and tip.weight > head.weight else None
 
     @property
     def is_overtaken(self) -> bool:
@@ -683,7 +674,6 @@ class Orderer:
         report = self._start_forks.found(node, head, start, unlinkable)
         if report is None:
             return []
-        self._fork_below = report
         self._reports.append(report)
         anew = self._settings.begin_anew and not self._start_configured
         return self._begin_anew(start, node) if anew else []
