@@ -101,9 +101,8 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
         )
     name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
     click.echo(f"block {name} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
-    if block.state == "open" and (
-        block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
-    ):
+    lacking = block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
+    if lacking and (block.state == "open" or block.reason):  # what was read again of a whole block may be a part
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
         click.echo(f"  {count} messages below {prefix}")
