@@ -325,10 +325,7 @@ class Consumer:
 
     @property
     def withheld(self) -> FinalityViolated | None:
-        """The heavier chain that is withheld; None where none is.
-
-        It would remove a finalized block.
-        """
+        """The reorg below a finalized block that is withheld; None where none is."""
         halts = self._options.on_finality_violation == "halt"
         return self._loop.follower.orderer.violation if halts else None
 

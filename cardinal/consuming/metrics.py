@@ -130,7 +130,7 @@ class ConsumerMetrics(Collector):
             return ""
         if (reorg := consumer.withheld) is not None:
             return f"withheld: {reorg}"
-        if (blocks := consumer.without_quorum) > consumer.app.reorg_threshold:
+        if (blocks := consumer.without_quorum) > (0 if self._head is None else consumer.app.reorg_threshold):
             return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
         if awaited := consumer.awaited[:3]:
             return "; ".join(map(str, awaited))
