@@ -38,16 +38,19 @@ class Authority:
     Arguments:
         folder: where its files go.
         name: its common name, and its files'.
+        plain: without the identifiers of keys, as old tools and scripts make certificates.
 
     """
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, *, plain: bool = False) -> None:
         self._folder = folder
+        self._plain = plain
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         builder = _certificate(self._name, self._name, self._key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         builder = builder.add_extension(_CA_USAGE, critical=True)
+        builder = self._identified(builder, self._key.public_key())
         self._pem = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
         self.certificate = self._write(f"{name}.pem", self._pem)
 
@@ -58,6 +61,7 @@ class Authority:
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        builder = self._identified(builder, key.public_key())
         if hosts:
             builder = builder.add_extension(
                 x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False
@@ -69,6 +73,14 @@ class Authority:
             self._write(f"{name}.crt", certificate),
             self._write(f"{name}.store", private + certificate + self._pem),
         )
+
+    def _identified(self, builder: x509.CertificateBuilder, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        """Add the identifiers of both keys, as RFC 5280 requires and Python 3.13 checks; not for a plain authority."""
+        if self._plain:
+            return builder
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        subject = x509.SubjectKeyIdentifier.from_public_key(key)
+        return builder.add_extension(subject, critical=False).add_extension(issuer, critical=False)
 
     def _write(self, name: str, content: bytes) -> Path:
         path = self._folder / name

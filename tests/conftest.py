@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # No property is judged by how long an example took, because machines are shared. Continuous integration runs all the
 # examples of every law with `--hypothesis-profile=full`; see also `tests/examples.py`.
 settings.register_profile("full", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("cardinal", settings.get_profile("full"), max_examples=25)
+settings.register_profile("cardinal", settings.get_profile("full"), max_examples=10)
 settings.load_profile("cardinal")
 
 # Compiled modules are kept, also where the environment says not to (in containers): hundreds of processes import
@@ -32,7 +32,7 @@ settings.load_profile("cardinal")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-pytest_plugins = ("secrets_watch",)  # passwords that show up anywhere fail the run
+pytest_plugins = ("secrets_watch", "tiers")  # passwords that show up anywhere, and slow tests without a mark, fail
 
 # A shell starts what it puts into the background deaf to Ctrl-C, and so would be the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

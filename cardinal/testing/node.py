@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from cardinal._stream_server import StreamServer
+from cardinal.config.listening import refusal
 from cardinal.errors import ConfigurationError, MissingExtraError, NodeAnswerError
 
 try:
@@ -108,7 +110,7 @@ class JsonRpcNode:
         self._runner: web.AppRunner | None = None
         self._sockets: set[Connection] = set()
         self._socket = socket
-        self._listener: asyncio.Server | None = None
+        self._stream_server: StreamServer | None = None
         self._handlers: dict[str, Callable[[list[object]], Json]] = {
             "eth_chainId": lambda _: hex(self.chain.chain_id()),
             "net_version": lambda _: str(self.chain.chain_id()),
@@ -157,23 +159,23 @@ class JsonRpcNode:
         except OSError as taken:
             await runner.cleanup()
             raise ConfigurationError(
-                f"Cannot listen on {self._host}:{self._port} ({taken.strerror}); choose another port.", setting="port"
+                f"Cannot listen on {self._host}:{self._port} ({refusal(taken)}); choose another port.", setting="port"
             ) from taken
         self._runner = runner
         self._port = runner.addresses[0][1]
         if self._socket is not None:
-            self._listener = await asyncio.start_unix_server(self._stream, self._socket, limit=self._limits.body)
+            self._stream_server = StreamServer(self._stream, limit=self._limits.body)
+            await self._stream_server.start_unix(self._socket)
 
     async def stop(self) -> None:
         """Close every connection and the port. May be called twice; a later ``start`` uses the same port."""
         runner, self._runner = self._runner, None
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+        stream_server, self._stream_server = self._stream_server, None
         if runner is not None:
             await self.disconnect()
             await runner.cleanup()
-        if listener is not None and self._socket is not None:
+        if stream_server is not None and self._socket is not None:
+            await stream_server.close()
             self._socket.unlink(missing_ok=True)
 
     async def disconnect(self) -> None:

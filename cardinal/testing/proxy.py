@@ -25,6 +25,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
+from cardinal._stream_server import StreamServer
 from cardinal.errors import ConfigurationError, UnreachableError
 
 from ._relay import CLEAR, Link, Links, Pair
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["CLEAR", "Link", "ProxyStats", "TcpProxy"]
 
 _Answer = TypeVar("_Answer")
-_CALL_SECONDS: Final = 10.0
+_CALL_SECONDS: Final = 60.0
 
 
 class ProxyStats(NamedTuple):
@@ -69,7 +70,7 @@ class TcpProxy:
         self._port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._server: asyncio.Server | None = None
+        self._server: StreamServer | None = None
         self._up, self._down = Links(), Links()
         self._pairs: dict[asyncio.Task[None], Pair] = {}
         self._accepted = self._cut = self._refused = 0
@@ -149,16 +150,15 @@ class TcpProxy:
         self._loop = self._thread = None
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._server = StreamServer(self._serve)
+        await self._server.start("127.0.0.1", self._port)
+        self._port = self._server.port
 
     async def _close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        ending = list(self._pairs)
         await self._reset()
-        await asyncio.gather(*ending, return_exceptions=True)
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
 
     async def _change(self, up: Link, down: Link) -> None:
         self._up.change(up)
@@ -182,8 +182,6 @@ class TcpProxy:
                 self._refused += 1
             elif await pair.relay(self._up, self._down):
                 self._cut += 1
-        except asyncio.CancelledError:
-            task.uncancel()  # a reset is a regular end
         finally:
             pair.abort()
             del self._pairs[task]

@@ -53,6 +53,7 @@ def test_the_pytest_plugin_imports_nothing_of_ours_at_module_level() -> None:
     assert not [node for node in top if getattr(node, "level", 0)]
 
 
+@pytest.mark.process
 def test_importing_the_sdk_loads_no_extra() -> None:
     probe = (
         "import cardinal, sys; "

@@ -160,6 +160,7 @@ RULES = Rules(start=0, window=128, max_blocks=500)
 HEAD = Head(200, bytes([200] * 32), 200)
 
 
+@pytest.mark.process
 @on_loop
 async def test_a_body_that_comes_below_the_window_is_no_fault_of_the_peer(tmp_path: Path) -> None:
     app = get("blob")

@@ -129,6 +129,7 @@ def failed(options: Sequence[str]) -> str:
     return done.stderr
 
 
+@pytest.mark.process
 @asynchronous
 async def test_several_processes_share_one_node() -> None:
     options = ("--seed", "4", "--blocks", "40", "--reorg-rate", "0.3", "--rate", "200", "--ahead", "10")
@@ -144,12 +145,14 @@ async def test_several_processes_share_one_node() -> None:
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.process
 def test_the_node_stops_quietly_on_a_signal_while_it_plays() -> None:
     with running("--rate", "1") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.process
 def test_a_port_in_use_and_an_option_out_of_bounds_are_one_sentence() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -160,6 +163,7 @@ def test_a_port_in_use_and_an_option_out_of_bounds_are_one_sentence() -> None:
     assert "blocks must be" in failed(["--blocks", "-1"])
 
 
+@pytest.mark.process
 def test_help_needs_nothing_of_the_extra() -> None:
     code = "import sys, cardinal_connectors.dev.command; sys.exit(bool({'tiny_keccak', 'aiohttp'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

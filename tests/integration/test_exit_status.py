@@ -41,6 +41,7 @@ def silent() -> Iterator[socket.socket]:
         yield listener
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scheme", ["kafka", "ws"])
 @pytest.mark.parametrize(
     ("command", "number"),
@@ -60,6 +61,7 @@ def test_a_command_that_waits_for_a_stream_ends_with_0(
     _stop(silent, tmp_path, command.format(url=url, folder=tmp_path / "log"), number)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["produce --to {stream} --from " + NODE, "produce --to null:// --from {node}"])
 def test_a_producer_that_waits_for_a_stream_or_a_node_ends_with_0(
@@ -70,6 +72,7 @@ def test_a_producer_that_waits_for_a_stream_or_a_node_ends_with_0(
     _stop(silent, tmp_path, command.format(stream=stream, node=node), number)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_repair_that_is_stopped_has_not_done_its_work(
     silent: socket.socket, tmp_path: Path, number: signal.Signals, status: int
@@ -78,6 +81,7 @@ def test_a_repair_that_is_stopped_has_not_done_its_work(
     _stop(silent, tmp_path, f"repair --to null:// --from {node} --start 1 --stop 2", number, status)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_replay_that_is_stopped_has_not_done_its_work(tmp_path: Path, number: signal.Signals, status: int) -> None:
     recording = f"file://{tmp_path}/log"
@@ -91,6 +95,7 @@ def test_a_replay_that_is_stopped_has_not_done_its_work(tmp_path: Path, number: 
     assert "Traceback" not in said
 
 
+@pytest.mark.process
 def test_a_block_that_was_not_queried_is_not_called_absent(tmp_path: Path) -> None:
     """A producer was killed within block 15, and the next one is stopped before it gets there."""
     node = ("produce", "--start", "0", "--producer-id", "one", "--from")
@@ -155,6 +160,7 @@ FILE_BYTES = 100_000
 """How long a file may be for the producer: its first segment is full long before the chain ends."""
 
 
+@pytest.mark.process
 def test_blocks_that_could_not_be_sealed_are_counted_and_sent_the_next_time(tmp_path: Path) -> None:
     stream, said = f"file://{tmp_path}/log", tmp_path / "said"
     node = "dev://?seed=9&blocks=300&reorg-rate=0"

@@ -138,6 +138,7 @@ def test_content_is_the_same_however_it_travels_and_differs_by_everything() -> N
     assert len({content(payload), *map(content, others)}) == len(others) + 1
 
 
+@pytest.mark.process
 def test_a_ledger_holds_what_a_killed_process_had_written(tmp_path: Path) -> None:
     script = """
 import sys

@@ -75,6 +75,7 @@ def scenario(tmp_path: Path) -> Iterator[Scenario]:
         yield scenario
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("inject", "kind"),
     [(injections.kill_broker, FileEnvironment), (injections.lose_leader, FileCluster)],
@@ -97,6 +98,7 @@ def test_a_process_hit_by_a_fault_has_work_left(
     assert scenario.acknowledged == scenario.mined
 
 
+@pytest.mark.process
 def test_a_fault_that_hits_no_process_does_not_count(scenario: Scenario) -> None:
     scenario.give_leave(0.5)
     with scenario.injecting():
@@ -122,6 +124,7 @@ def test_a_consumer_continues_from_the_very_cursor_whose_floors_were_trimmed(
     assert len(starts) == TIMES + 1
 
 
+@pytest.mark.process
 def test_what_is_whole_begins_above_the_highest_block_that_is_not(scenario: Scenario) -> None:
     payloads = {payload.hash: payload for payload in scenario.task.payloads}
     assert scenario.begin(payloads) == 0
@@ -132,6 +135,7 @@ def test_what_is_whole_begins_above_the_highest_block_that_is_not(scenario: Scen
     assert scenario.begin(payloads.keys() - cut) == chain[4].number
 
 
+@pytest.mark.process
 def test_worker_that_is_not_done_in_time_is_ended(tmp_path: Path) -> None:
     nothing_comes = Task(f"file://{tmp_path}/log", "stem", 1, 3, str(tmp_path))
     worker = Worker("follow", nothing_comes).start()
@@ -160,12 +164,14 @@ def falling(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Work
     return Worker("publish", task).start()
 
 
+@pytest.mark.process
 def test_worker_that_the_client_brought_down_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = falling(BY_A_LIBRARY, tmp_path, monkeypatch)
     worker.end()
     assert worker.crashes == 1
 
 
+@pytest.mark.process
 def test_worker_that_python_brought_down_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = falling(BY_PYTHON, tmp_path, monkeypatch)
     with pytest.raises(ScenarioError, match=f"publish ended with status -{signal.SIGSEGV.value}"):
@@ -173,6 +179,7 @@ def test_worker_that_python_brought_down_is_an_error(tmp_path: Path, monkeypatch
     assert worker.crashes == 0
 
 
+@pytest.mark.process
 def test_a_worker_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"kafka://127.0.0.1:{silent.getsockname()[1]}"

@@ -424,6 +424,7 @@ for url in json.load(sys.stdin):
 """
 
 
+@pytest.mark.process
 @asynchronous
 async def test_nothing_that_a_talkative_process_writes_holds_a_secret(tmp_path: Path) -> None:
     async with serving(replay(grow(None, 3))) as node:

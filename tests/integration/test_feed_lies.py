@@ -625,6 +625,7 @@ async def test_a_chain_without_work_is_as_heavy_whatever_its_node_serves() -> No
             assert [payload.weight for payload in await everything(feed.follow(start=3, until=5))] == [4, 5, 6]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("settings", [ALONE, BESIDE], ids=["alone", "beside"])
 @asynchronous
 async def test_where_work_ended_the_total_stays_what_it_was(settings: FeedSettings) -> None:
@@ -635,6 +636,7 @@ async def test_where_work_ended_the_total_stays_what_it_was(settings: FeedSettin
         assert [payload.weight for payload in payloads] == weights(chain)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("settings", [ALONE, BESIDE], ids=["alone", "beside"])
 @pytest.mark.parametrize("published", [3, 4, 5, 7])
 @asynchronous

@@ -44,6 +44,7 @@ def long_chain() -> tuple[list[Built], ReplayChain]:
     return chain, served
 
 
+@pytest.mark.process
 @asynchronous
 async def test_payloads_are_those_of_a_feed_alone() -> None:
     chain, served = long_chain()
@@ -61,6 +62,7 @@ async def test_payloads_are_those_of_a_feed_alone() -> None:
     assert children() <= before
 
 
+@pytest.mark.process
 @asynchronous
 async def test_lies_are_retried_and_repeated_ones_are_reported() -> None:
     chain, served = long_chain()
@@ -77,6 +79,7 @@ async def test_lies_are_retried_and_repeated_ones_are_reported() -> None:
     assert refused.value.number == 60
 
 
+@pytest.mark.process
 @asynchronous
 async def test_processes_that_are_killed_cost_nothing_but_speed() -> None:
     chain, served = long_chain()
@@ -90,6 +93,7 @@ async def test_processes_that_are_killed_cost_nothing_but_speed() -> None:
     assert given(taken) == hashes(chain)
 
 
+@pytest.mark.process
 @asynchronous
 async def test_reader_that_stops_leaves_no_process_behind() -> None:
     _, served = long_chain()
@@ -101,6 +105,7 @@ async def test_reader_that_stops_leaves_no_process_behind() -> None:
         assert children() <= before
 
 
+@pytest.mark.process
 @asynchronous
 async def test_node_without_block_receipts_is_read_without_processes() -> None:
     chain, served = long_chain()
@@ -112,6 +117,7 @@ async def test_node_without_block_receipts_is_read_without_processes() -> None:
         assert given(await everything(feed.follow(until=99))) == hashes(chain)
 
 
+@pytest.mark.process
 @asynchronous
 async def test_processes_are_started_only_where_enough_is_still_to_come() -> None:
     chain, served = long_chain()

@@ -21,6 +21,8 @@ sys.path.insert(0, {tests!r})
 from pathlib import Path
 from file_logs import block, sink_of
 
+pytestmark = pytest.mark.process
+
 def tell(number):
     return lambda done: print("acknowledged", number, flush=True) if done.exception() is None else None
 

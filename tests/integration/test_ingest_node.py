@@ -103,6 +103,7 @@ def sent(payload: Payload) -> tuple[BlockItemSet, BlockEnd]:
     return BlockItemSet(items_of(payload, chain_id=1)), BlockEnd(payload.number)
 
 
+@pytest.mark.process
 @on_loop
 async def test_an_evm_block_with_a_wrong_receipt_is_refused_and_the_right_copy_of_another_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -122,6 +123,7 @@ async def test_an_evm_block_with_a_wrong_receipt_is_refused_and_the_right_copy_o
     assert "contradicts itself: receipts root" in caplog.text
 
 
+@pytest.mark.process
 @on_loop
 async def test_a_block_whose_worker_is_killed_is_requested_again(tmp_path: Path) -> None:
     first = build(None, number=5_000_000)
@@ -384,6 +386,7 @@ async def is_ready(address: str, holds: Callable[[tuple[int, str]], bool]) -> No
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.process
 @on_loop
 async def test_a_full_disk_is_named_and_the_node_continues_when_there_is_space(tmp_path: Path) -> None:
     log = tmp_path / "err"
@@ -404,6 +407,7 @@ async def test_a_full_disk_is_named_and_the_node_continues_when_there_is_space(t
             assert await one.next() == Acknowledgement(2)
 
 
+@pytest.mark.process
 @on_loop
 async def test_a_node_that_is_stopped_notifies_its_publishers_and_exits_cleanly(tmp_path: Path) -> None:
     log = tmp_path / "err"
@@ -489,6 +493,7 @@ def scrape(address: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.process
 @on_loop
 async def test_metrics_are_what_publishers_did(tmp_path: Path) -> None:
     log = tmp_path / "err"

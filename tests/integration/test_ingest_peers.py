@@ -279,6 +279,7 @@ def forked(number: int, fork: bytes, parent: bytes) -> tuple[bytes, ...]:
     return items_of(blob.payload(blob.Blob(number, hashed, parent, {"k": b"v"})), chain_id=1)
 
 
+@pytest.mark.process
 @on_loop
 async def test_branches_of_a_chain_with_forks_are_fetched(tmp_path: Path) -> None:
     async with linked(tmp_path / "a", app="blob", reorg_threshold=8) as one, publisher(one.port) as first:
@@ -423,6 +424,7 @@ async def test_a_bad_peer_costs_its_own_link_only(name: str, tmp_path: Path, cap
         assert any(f"127.0.0.1:{port}" in sentence for sentence in told)
 
 
+@pytest.mark.process
 @on_loop
 async def test_a_body_whose_digest_is_wrong_is_refused_and_fetched_from_another(tmp_path: Path) -> None:
     parent = bytes(32)
@@ -677,6 +679,7 @@ async def away(folder: Path, urls: tuple[str, str], *more: str, last: int) -> No
         assert "Traceback" not in (folder / f"{name}.err").read_text()
 
 
+@pytest.mark.process
 def test_a_node_that_is_killed_in_mid_catch_up_has_every_block_on_topics_of_its_own(tmp_path: Path) -> None:
     urls, last = (f"file://{tmp_path}/stream-a", f"file://{tmp_path}/stream-b"), 500
     asyncio.run(away(tmp_path, urls, last=last))
@@ -696,6 +699,7 @@ def test_nodes_on_shared_topics_leave_one_stream_whole(cardinal_broker: Embedded
     assert [block.number for block in blocks] == list(range(last + 1))
 
 
+@pytest.mark.process
 @on_loop
 async def test_hostile_peers_cost_a_node_no_memory_and_its_publisher_nothing(tmp_path: Path) -> None:
     """Peers that send without end, and clients of its own peer port that do: a publisher's blocks pass all the same."""

@@ -123,6 +123,7 @@ def test_a_block_that_is_stored_again_stays_as_it_was(tmp_path: Path) -> None:
         assert store.body(1, b"") == b"first"
 
 
+@pytest.mark.process
 def test_a_process_that_is_killed_keeps_what_was_reported(tmp_path: Path) -> None:
     writer = run(
         """
@@ -145,6 +146,7 @@ def test_a_process_that_is_killed_keeps_what_was_reported(tmp_path: Path) -> Non
         assert all(store.body(number, b"") == bytes(5_000) for number in numbers)
 
 
+@pytest.mark.process
 def test_a_full_disk_fails_what_waits_and_the_store_continues(tmp_path: Path) -> None:
     done = run(
         """
@@ -167,6 +169,7 @@ def test_a_full_disk_fails_what_waits_and_the_store_continues(tmp_path: Path) ->
         assert [block.number for block in store.blocks()] == [0, 2]
 
 
+@pytest.mark.process
 def test_a_folder_that_somebody_has_is_refused(tmp_path: Path) -> None:
     holder = run(
         """

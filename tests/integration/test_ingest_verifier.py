@@ -87,6 +87,8 @@ from cardinal.protocols.publish import BlockId
 from cardinal.server.ingest.blocks import blocks_of
 from cardinal.server.ingest.verifier import Verifier
 
+pytestmark = pytest.mark.process
+
 verifier = Verifier(blocks_of(get("evm", chain_id=1)))
 try:
     asyncio.run(verifier.verify(BlockId(1), BlockId(0), b""))

@@ -70,6 +70,7 @@ def commit(committer: LakeCommitter, rows: Sequence[RawRow]) -> None:
     committer.commit([write_task([raw_batch(rows)], committer.location, committer.settings)])
 
 
+@pytest.mark.process
 def test_a_lake_in_a_bucket_follows_the_chain_through_kills_and_replays(place: LakeLocation) -> None:
     first, second, third = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
     commit_batch(place, [first])

@@ -175,6 +175,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full here")
 @pytest.mark.parametrize(
     ("args", "says"),
@@ -299,6 +300,7 @@ def test_what_may_still_appear_is_waited_for_a_short_time(
             assert says in ended(processes, process)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("node", "says"),
     [

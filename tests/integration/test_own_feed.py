@@ -17,6 +17,8 @@ from pages import ROOT, SCRIPTS, environment
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 EXAMPLE = ROOT / "docs" / "examples" / "ledger"
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 BLOCKS = 240
 DRAWN = r"block (\d+) of (\d+) .*? (\?|[\d.]+) blocks/s (-:--:--|\d:\d\d:\d\d) to go"
 LOGGED = r"\S+Z (?:info|warning) +"

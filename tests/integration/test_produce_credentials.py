@@ -17,6 +17,8 @@ from cardinal.protocols.streams import split
 from cardinal.testing.node import Demand
 from cardinal.transports import open_sink
 
+pytestmark = pytest.mark.process
+
 TOKEN, OTHER = "s3cr3t-token-1", "s3cr3t-token-2"
 DEADLINE = 60.0
 

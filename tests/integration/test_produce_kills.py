@@ -231,6 +231,7 @@ async def killed_everywhere(stream: str, folder: Path, kills: int, seed: int) ->
         await assert_equal_to_the_feeds(found, node.url)
 
 
+@pytest.mark.process
 @asynchronous
 async def test_a_file_equals_the_nodes_chain_after_kills_everywhere(tmp_path: Path) -> None:
     await killed_everywhere(f"file://{tmp_path}/log", tmp_path, 2, 1)

@@ -112,6 +112,7 @@ async def test_a_stream_without_state_cannot_be_continued_with_state(tmp_path: P
         assert [any("/a/" in path for path in payload.updates) for payload in payloads] == [False] * 3 + [True] * 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", ["0", "2"])
 @asynchronous
 async def test_a_backfill_is_verified_by_the_configured_number_of_processes(tmp_path: Path, workers: str) -> None:
@@ -136,6 +137,7 @@ def _children(pid: int) -> int:
     return sum(len((one / "children").read_text().split()) for one in folder.iterdir())
 
 
+@pytest.mark.process
 @asynchronous
 async def test_only_finalized_blocks_are_published_with_the_option(tmp_path: Path) -> None:
     blocks = grow(None, 20)
@@ -205,6 +207,7 @@ def test_worker_processes_for_state_are_refused(
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.process
 def test_an_option_equal_to_the_urls_is_accepted(tmp_path: Path) -> None:
     """The node is not there: that is what is found wrong, and waited for."""
     with Processes(tmp_path) as processes:

@@ -10,6 +10,7 @@ from contextlib import closing
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
+import pytest
 from commands import DEADLINE, command
 from ethereum_blocks import grow, replay
 from feeding import asynchronous
@@ -20,6 +21,8 @@ from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.process
 
 
 async def says(log: Path, pattern: str) -> str:

@@ -74,6 +74,7 @@ def fresh(
     return node("null://", "any", tmp_path / "data", *options, app=app)
 
 
+@pytest.mark.process
 def test_blocks_are_acknowledged_and_counted(tmp_path: Path) -> None:
     with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:
         assert publisher.status() == (None, None)
@@ -86,6 +87,7 @@ def test_blocks_are_acknowledged_and_counted(tmp_path: Path) -> None:
         publisher.add(block("100a"))
 
 
+@pytest.mark.process
 def test_a_branch_takes_the_place_of_blocks_whose_futures_report_it(tmp_path: Path) -> None:
     url = f"ingest://127.0.0.1:{free_port()}"
     with fresh(tmp_path, "--listen", url.removeprefix("ingest://")) as (process, _):
@@ -113,6 +115,7 @@ def test_a_branch_takes_the_place_of_blocks_whose_futures_report_it(tmp_path: Pa
         publisher.close()
 
 
+@pytest.mark.process
 def test_a_node_that_is_behind_gets_what_its_publisher_adds_again(tmp_path: Path) -> None:
     with fresh(tmp_path) as (_, port):
         url = f"ingest://127.0.0.1:{port}"
@@ -130,6 +133,7 @@ def test_a_node_that_is_behind_gets_what_its_publisher_adds_again(tmp_path: Path
             assert two.status() == (0, 21)
 
 
+@pytest.mark.process
 def test_a_node_that_is_ahead_names_the_block_to_publish_from(tmp_path: Path) -> None:
     with fresh(tmp_path) as (_, port):
         url = f"ingest://127.0.0.1:{port}"
@@ -145,6 +149,7 @@ def test_a_node_that_is_ahead_names_the_block_to_publish_from(tmp_path: Path) ->
             assert two.status() == (0, 210)
 
 
+@pytest.mark.process
 def test_a_node_on_another_branch_gets_ours_from_below_the_fork(tmp_path: Path) -> None:
     with fresh(tmp_path) as (_, port):
         url = f"ingest://127.0.0.1:{port}"
@@ -159,6 +164,7 @@ def test_a_node_on_another_branch_gets_ours_from_below_the_fork(tmp_path: Path) 
             assert two.status() == (0, 22)
 
 
+@pytest.mark.process
 def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_continues_where_it_was(tmp_path: Path) -> None:
     app = get("items", chain_id=1)
     chain = [items.payload(items.Block(number, (header(number), proof(number)))) for number in range(1_500)]
@@ -173,6 +179,7 @@ def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_continues
         assert len(store.blocks()) < 1_000
 
 
+@pytest.mark.process
 def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:
     whole = block("0a")
     announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
@@ -185,6 +192,7 @@ def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) ->
         publisher.add(whole).result(DEADLINE)
 
 
+@pytest.mark.process
 def test_publishers_with_certificates_reach_a_node_that_requires_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_second_chain_in_a_folder_is_logged(capfd: pytest.CaptureFixture[str],
         assert ("also holds a recording of evm:5" in said) == (chain == 6)
 
 
+@pytest.mark.process
 def test_record_and_replay_copy_a_folder_and_print_a_summary(
     processes: Processes, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_server_is_ready_when_its_stream_is_read(caplog: pytest.LogCaptureFixt
     assert len(caplog.records) == 2, "that it waits, and that it is read"
 
 
+@pytest.mark.process
 def test_the_probe_of_the_compose_file_reports_readiness_by_its_exit_status() -> None:
     program, option, text = services()["serve"]["healthcheck"]["test"][1:]
     assert (program, option) == ("python", "-c")

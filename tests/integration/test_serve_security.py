@@ -134,6 +134,18 @@ def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> N
         open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
 
 
+def test_a_named_authority_without_identifiers_of_keys_is_trusted_on_every_python(
+    broker: MemoryBroker, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, "ca", plain=True)
+    leaf = authority.sign("server", hosts=["127.0.0.1"])
+    with serving(broker.url, APP, certificate=leaf.certificate, key=leaf.key) as served:
+        source = open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
+        assert len(read(from_start(source), len(broker.records()))) == len(broker.records())
+        source.close()
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("module", ["cardinal.transports.websocket.client", "cardinal.server.serve.service"])
 def test_without_the_library_the_extra_is_named(module: str) -> None:
     program = f"import sys; sys.modules['websockets'] = None; import {module}"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.process
 def test_tail_begins_at_a_number_and_at_a_time(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with Processes(tmp_path) as processes:
         made = processes.start("produce", "--from", "dev://?blocks=60&reorg-rate=0", "--to", f"file://{tmp_path}/log")

@@ -209,6 +209,7 @@ def test_invalid_input_is_refused() -> None:
         Faults().publish({"a": [ChainGenerator().messages(ChainGenerator().block("1a", "0a"))[:0]]})
 
 
+@pytest.mark.process
 def test_the_kit_needs_no_test_framework() -> None:
     code = (
         "import sys, cardinal.testing.generator, cardinal.testing.faults\n"

@@ -15,11 +15,9 @@ The protocol is :mod:`cardinal.transports.websocket.protocol`.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import http
 import logging
-import os
 import ssl
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -32,6 +30,7 @@ except ImportError as absent:
 
     raise MissingExtraError("cardinal serve", "server") from absent
 
+from cardinal.config.listening import refusal
 from cardinal.config.secrets import read_secret
 from cardinal.errors import CardinalError, ConfigurationError, PortInUseError
 from cardinal.transports.websocket.connection import LIBRARY_LOGGER
@@ -209,10 +208,9 @@ class ServeService:
                 logger=LIBRARY_LOGGER,
             )
         except OSError as error:
-            known = error.errno is not None and error.errno in errno.errorcode  # asyncio's text is long
-            reason = os.strerror(error.errno or 0) if known else error.strerror
             raise PortInUseError(
-                f"cannot listen on {settings.host}:{settings.port}: {reason}; choose another address with --listen",
+                f"cannot listen on {settings.host}:{settings.port}: {refusal(error)}; choose another address with "
+                "--listen",
                 port=settings.port,
             ) from None
 

@@ -72,6 +72,7 @@ def _context(properties: Mapping[str, str], *, checks: bool) -> ssl.SSLContext:
     ca = Path(properties.get("ssl.ca.location", ""))
     file, folder = str(ca) if ca.is_file() else None, str(ca) if ca.name and ca.is_dir() else None
     context = ssl.create_default_context(cafile=file, capath=folder, cadata=properties.get("ssl.ca.pem"))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python sets it from 3.13 on, librdkafka does not
     if not checks or properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
     if not checks or properties.get("enable.ssl.certificate.verification", "true").lower() in ("false", "0"):

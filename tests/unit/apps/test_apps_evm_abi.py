@@ -246,6 +246,7 @@ def test_the_transfers_of_a_real_block_are_read() -> None:
     assert all("code" in raw(abi.input(each)).reason for each in creations)
 
 
+@pytest.mark.process
 def test_without_its_library_the_package_names_what_to_install() -> None:
     script = (
         "import sys; sys.modules['eth_abi'] = None\n"

@@ -161,6 +161,7 @@ def test_an_uncle_missing_between_others_is_refused() -> None:
         decode(made(u_0=header, u_2=header))
 
 
+@pytest.mark.process
 def test_the_application_is_imported_without_its_extras() -> None:
     probe = (
         "import cardinal.apps.evm, sys; "
@@ -169,6 +170,7 @@ def test_the_application_is_imported_without_its_extras() -> None:
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("absent", "call", "extra"),
     [("pyarrow", "evm.frames", "arrow"), ("tiny_keccak", "evm.decode", "evm")],

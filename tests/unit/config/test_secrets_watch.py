@@ -169,6 +169,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     return said
 
 
+@pytest.mark.process
 def test_every_planted_leak_fails_its_test(said: str) -> None:
     assert "13 failed" in said
     for where, tests in LEAKS.items():
@@ -190,6 +191,7 @@ def test_a_file_that_a_test_wrote_is_a_leak_when_it_holds_something_else(said: s
     assert "test_written_again0/settings holds a secret" in said
 
 
+@pytest.mark.process
 def test_secrets_may_stand_where_they_belong(tmp_path: Path) -> None:
     status, said = run(tmp_path, KEPT)
     assert status == 0, said

@@ -17,6 +17,8 @@ from pathlib import Path
 from cardinal.embedded.directories import try_lock
 from cardinal.embedded.directories import is_locked
 from cardinal.embedded.child_process import ChildProcess
+
+pytestmark = pytest.mark.process
 here = Path(sys.argv[1])
 def start():
     lock = try_lock(here / "lock")

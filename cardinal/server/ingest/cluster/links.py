@@ -15,6 +15,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from cardinal._stream_server import StreamServer
+from cardinal.config.listening import refusal
 from cardinal.errors import ConfigurationError, ViolationError
 from cardinal.protocols.mesh import (
     Acceptor,
@@ -148,11 +150,12 @@ class Links:
             ConfigurationError: the address for members cannot be had.
 
         """
+        server = StreamServer(self._accept, limit=_READ_BYTES, tls=self._server_tls)
         try:
-            server = await asyncio.start_server(self._accept, *self._listen, limit=_READ_BYTES, ssl=self._server_tls)
+            await server.start(*self._listen)
         except OSError as error:
             raise ConfigurationError(
-                f"members cannot be served at {self._listen[0]}:{self._listen[1]}: {error.strerror}", setting="members"
+                f"members cannot be served at {self._listen[0]}:{self._listen[1]}: {refusal(error)}", setting="members"
             ) from None
         try:
             while True:
@@ -162,11 +165,11 @@ class Links:
                 self._act_all(self._acceptor.tick(now))
                 await asyncio.sleep(_TICK_SECONDS)
         finally:
-            server.close()  # from Python 3.12 on, its end waits for the connections of peers, which are ended here
             self.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await server.close()
 
     def close(self) -> None:
         """End all sessions; running links dial again."""
@@ -218,9 +221,6 @@ class Links:
     # --- connections that peers open --------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - for the type checker
-        self._tasks.add(task)
         name = next(self._names)
         self._accepted[name] = writer
         detail = "the peer closed it"
@@ -233,12 +233,9 @@ class Links:
                     await asyncio.sleep(_TICK_SECONDS)  # until steps are committed
         except OSError as error:
             detail = str(error)
-        except asyncio.CancelledError:
-            task.uncancel()  # the node stops
         finally:
             self._act_all(self._acceptor.lost(name, detail, self._now()))
-            self._accepted.pop(name).close()
-            self._tasks.discard(task)
+            del self._accepted[name]
 
     def _act_all(self, effects: Effects) -> None:
         for name, effect in effects:

@@ -17,6 +17,8 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Final, Self
 
+from cardinal._stream_server import StreamServer
+from cardinal.config.listening import refusal
 from cardinal.errors import ConfigurationError, StoreError, ViolationError
 from cardinal.protocols.diffusion import Server, State
 from cardinal.server.ingest.peers.counts import LOG, PeerCounts, notice_loss
@@ -51,6 +53,9 @@ class PeerServer:
         self._shelf = shelf
         self._settings = settings
         self._counts = counts
+        self._server = StreamServer(
+            self._accept, limit=READ_BYTES, tls=settings.server_tls, handshake_seconds=settings.connect_seconds
+        )
         self._links: dict[asyncio.Task[None], str] = {}
         """The links, oldest first, and the machines that dialed them."""
         self.port = 0
@@ -64,29 +69,18 @@ class PeerServer:
         """
         assert self._settings.listen is not None  # noqa: S101 - the service checks
         host, port = self._settings.listen
-        tls, seconds = self._settings.server_tls, self._settings.connect_seconds
         try:
-            self._server = await asyncio.start_server(
-                self._accept,
-                host,
-                port,
-                limit=READ_BYTES,
-                ssl=tls,
-                ssl_handshake_timeout=None if tls is None else seconds,
-            )
+            await self._server.start(host, port)
         except OSError as error:
             raise ConfigurationError(
-                f"peers cannot be served at {host}:{port}: {error.strerror or error}", setting="peer-listen"
+                f"peers cannot be served at {host}:{port}: {refusal(error)}", setting="peer-listen"
             ) from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = self._server.port
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """End all links."""
-        self._server.close()
-        for link in list(self._links):
-            link.cancel()
-        await asyncio.gather(*self._links, return_exceptions=True)
+        await self._server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = asyncio.current_task()
@@ -99,8 +93,6 @@ class PeerServer:
                 self._disconnect_one()
             notice_loss(writer)
             await self._serve(f"{host}:{port}", reader, writer)
-        except asyncio.CancelledError:
-            link.uncancel()  # the node stops, or the link was disconnected
         finally:
             writer.transport.abort()
             del self._links[link]

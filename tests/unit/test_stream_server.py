@@ -1,0 +1,123 @@
+"""The server of byte streams: nothing is open after its close, wherever a connection was just then."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import os
+import socket
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cardinal._stream_server import StreamServer
+from cardinal.config.listening import refusal
+from looping import on_loop
+from waiting import until_async
+
+HOST = "127.0.0.1"
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    del reader
+    writer.write(bytes(64 << 20))  # more than the system buffers, for a peer that does not read
+
+
+def connected(port: int) -> socket.socket:
+    peer = socket.create_connection((HOST, port), 60)
+    peer.setblocking(False)  # noqa: FBT003 - its only argument
+    return peer
+
+
+async def ended(peer: socket.socket) -> bool:
+    """Whether the other side closes or resets the connection; what it sent before is read."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(60):
+        try:
+            while await loop.sock_recv(peer, 1 << 20):
+                pass
+        except ConnectionError:
+            pass
+    return True
+
+
+@on_loop
+async def test_a_connection_is_served_until_either_side_closes_it() -> None:
+    server = StreamServer(echo)
+    await server.start(HOST, 0)
+    reader, writer = await asyncio.open_connection(HOST, server.port)
+    writer.write(b"3a")
+    assert await reader.readexactly(2) == b"3a"
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+    await server.close()
+    await server.close()
+
+
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("serve", [echo, flood])
+def test_connections_end_with_the_server_wherever_they_are(serve: object, steps: int) -> None:
+    async def run() -> None:
+        server = StreamServer(serve)  # type: ignore[arg-type]
+        await server.start(HOST, 0)
+        with closing(connected(server.port)) as first, closing(connected(server.port)) as second:
+            for _ in range(steps):  # accepted, its task begun or not
+                await asyncio.sleep(0)
+            await server.close()
+            assert await ended(first)
+            assert await ended(second)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(run())
+        gc.collect()  # a transport that is left warns
+
+
+@on_loop
+async def test_a_failed_task_is_reported_and_its_connection_closed() -> None:
+    async def fail(*_: object) -> None:
+        raise ValueError
+
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    server = StreamServer(fail)
+    await server.start(HOST, 0)
+    with closing(connected(server.port)) as peer:
+        assert await ended(peer)
+    await until_async(lambda: reported)
+    assert isinstance(reported[0]["exception"], ValueError)
+    await server.close()
+
+
+@on_loop
+async def test_a_unix_socket_is_served(tmp_path: Path) -> None:
+    server = StreamServer(echo)
+    await server.start_unix(tmp_path / "socket")
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
+    writer.write(b"3a")
+    assert await reader.readexactly(2) == b"3a"
+    await server.close()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+@on_loop
+async def test_the_reason_of_an_address_that_cannot_be_had_is_the_systems() -> None:
+    with closing(socket.create_server((HOST, 0))) as taken, pytest.raises(OSError) as caught:  # noqa: PT011 - any
+        await StreamServer(echo).start(HOST, taken.getsockname()[1])
+    assert refusal(caught.value) == os.strerror(errno.EADDRINUSE)
+    with pytest.raises(OSError) as caught:  # noqa: PT011 - any
+        await StreamServer(echo).start("203.0.113.9", 9999)
+    assert refusal(caught.value) == os.strerror(errno.EADDRNOTAVAIL)
