@@ -14,8 +14,9 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -68,9 +69,8 @@ class StreamServer:
 
     async def start(self, host: str, port: int) -> None:
         """Listen at all addresses of a host; port 0 is a free one. OSError: none can be had, or one is in use."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         absent: OSError | None = None
-        for family, address in dict.fromkeys((one[0], one[4]) for one in found):
+        for family, address in await _resolved(host, port):
             try:
                 self._listen(socket.create_server(address, family=family, backlog=_BACKLOG))
             except OSError as error:
@@ -156,6 +156,16 @@ class StreamServer:
         except OSError:  # it is gone, or is no TLS
             return
         await self._serve(connection.reader, writer)
+
+
+async def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
+    """Families and addresses of a host. OSError: it has none."""
+    find = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        found = find(flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: the resolver may wait for a server
+        found = await asyncio.get_running_loop().run_in_executor(None, find)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
 
 
 class _Connection(asyncio.StreamReaderProtocol):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cardinal.testing.memory import MemoryBroker
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Blocks(Application):

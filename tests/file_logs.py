@@ -11,7 +11,7 @@ from cardinal.protocols.streams import Record, Routed
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.file import FileSettings, FileSink, FileSource, LogWriter
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cardinal.transports import Source
     from cardinal.transports.registry import Topics
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 APP = ChainGenerator().application

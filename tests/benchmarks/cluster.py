@@ -101,7 +101,7 @@ class Cluster:
 
     def numbers(self, member: str) -> Mapping[str, str]:
         """Metrics of a member, by name and labels."""
-        with urllib.request.urlopen(f"http://{self._metrics[member]}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self._metrics[member]}/metrics", timeout=60) as answer:
             text: str = answer.read().decode()
         return dict(re.findall(r"^cardinal_ingest_cluster_(.+) (\S+)$", text, re.MULTILINE))
 

@@ -171,7 +171,7 @@ def added_to_update(broker: EmbeddedKafka, rate: int, count: int) -> list[float]
     payloads = [block(number, HEAD, 300) for number in range(count + 1)]
     seen: dict[int, float] = {}
     with ThreadPoolExecutor(1) as pool, Producer(url, app, producer_id="bench") as producer:
-        producer.add(payloads[0]).result(30)
+        producer.add(payloads[0]).result(60)
         with Consumer(url, app) as consumer:
             for update in consumer:
                 seen.update(dict.fromkeys((one.number for one in update.added), time.perf_counter()))

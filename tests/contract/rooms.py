@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
 
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 PARTITIONS = 3
 LIMIT = 100_000
 MUX_STRIDE = 64

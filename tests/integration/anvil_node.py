@@ -103,7 +103,7 @@ async def anvil(*options: str) -> AsyncIterator[Anvil]:
     assert process.stdout is not None
     drain: asyncio.Task[bytes] | None = None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while LISTENS not in (line := await process.stdout.readline()):
                 assert line, "anvil ended before it listened"
         drain = asyncio.create_task(process.stdout.read())

@@ -146,7 +146,7 @@ class Cluster:
     def metrics(self, name: str) -> dict[str, float]:
         """The numbers of a cluster that a member reports; empty while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics[name]}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics[name]}/metrics", timeout=60) as answer:
                 text = answer.read().decode()
         except OSError:
             return {}

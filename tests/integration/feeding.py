@@ -60,7 +60,7 @@ async def opened(
 
 
 async def take(payloads: AsyncIterator[Payload], count: int) -> list[Payload]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return [await anext(payloads) for _ in range(count)]
 
 
@@ -73,7 +73,7 @@ async def looks(node: JsonRpcNode, times: int = 5) -> None:
             looked.set()
 
     node.before = count
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await looked.wait()
     node.before = None
 
@@ -84,7 +84,7 @@ async def next_after_looks(payloads: AsyncIterator[Payload], node: JsonRpcNode, 
     await looks(node)
     assert not coming.done()
     change()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await coming
 
 

@@ -73,7 +73,7 @@ class Geth:
 
     async def block(self, named: str) -> dict[str, Any]:
         """A block with whole transactions, by number or tag; for a moment a busy geth has not even a latest one."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := await self.ask("eth_getBlockByNumber", named, *(True,))) is None:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.02)
         return dict(found)
@@ -102,7 +102,7 @@ class Geth:
             }
             for at in range(withdrawals)
         ]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for attempt in itertools.count(1):
                 attributes = {
                     "timestamp": hex(stamp),
@@ -137,7 +137,7 @@ class Geth:
 
         Till then nonces are too low, and an account with a blob under way may send nothing else.
         """
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     await self.ask("eth_sendRawTransaction", transaction)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
+def test_three_members_put_what_they_acknowledge_on_the_topics(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
+    with pushed(cardinal_broker, tmp_path) as (_, pushing, _):
+        assert pushing.last >= 19
+
+
 @pytest.mark.slow
 def test_leader_and_promoter_are_killed_at_once(cardinal_broker: EmbeddedKafka, tmp_path: Path) -> None:
     with pushed(cardinal_broker, tmp_path) as (cluster, pushing, _):

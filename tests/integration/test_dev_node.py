@@ -117,7 +117,7 @@ def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, An
         yield process, json.loads(process.stdout.readline())
     finally:
         process.kill()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def failed(options: Sequence[str]) -> str:
@@ -142,14 +142,14 @@ async def test_several_processes_share_one_node() -> None:
             )
         assert {one[-1].hash, other[-1].hash} == {canonical(SETTINGS)[-1]}
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.process
 def test_the_node_stops_quietly_on_a_signal_while_it_plays() -> None:
     with running("--rate", "1") as (process, _):
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.process

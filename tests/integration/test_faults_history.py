@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -174,10 +175,9 @@ UPDATES = [ChainUpdate(seq, (), (block,), None, lambda: CURSOR) for seq, block i
 
 def stored(folder: Path, updates: list[ChainUpdate]) -> list[Delivery]:
     database = folder / "delivered.sqlite"
-    connection = store.opened(database)
-    for update in updates:
-        store.add(connection, update, ())
-    connection.close()
+    with closing(store.opened(database)) as connection:
+        for update in updates:
+            store.add(connection, update, ())
     return store.deliveries(database)
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
@@ -117,7 +118,7 @@ def test_a_consumer_continues_from_the_very_cursor_whose_floors_were_trimmed(
 ) -> None:
     environment = Untouched(tmp_path)
     assert injections.trim_behind(environment, scenario, TIMES) == []
-    with sqlite3.connect(scenario.task.database) as store:
+    with closing(sqlite3.connect(scenario.task.database)) as store:
         starts = [cursor for (cursor,) in store.execute("select cursor from starts order by rowid")]
     assert starts[0] == "earliest"
     assert [Cursor.parse(cursor).floor for cursor in starts[1:]] == environment.trimmed[1::2]

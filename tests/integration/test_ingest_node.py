@@ -246,6 +246,7 @@ async def test_publishers_beyond_the_limit_are_sent_away(tmp_path: Path) -> None
         assert served.node.events["crowded"] == 1
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_publisher_that_reads_nothing_loses_its_stream(tmp_path: Path) -> None:
     """Every header is answered; its own memory takes the first answers, whatever it reads."""

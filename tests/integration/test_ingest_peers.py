@@ -239,6 +239,7 @@ async def push(one: Publisher, numbers: Iterable[int]) -> None:
 # --- a node that was down ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @on_loop
 async def test_a_node_that_was_down_for_200_blocks_catches_up_while_publishing_continues(tmp_path: Path) -> None:
     """Its own publishers have only the newest blocks; the other node has put the missing ones on its topics."""
@@ -465,7 +466,7 @@ async def client(
 
 async def ended(reader: asyncio.StreamReader) -> None:
     """Wait until the node has ended a link."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
 

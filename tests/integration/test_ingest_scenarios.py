@@ -40,7 +40,7 @@ from model.publish_scenario import label, request, sent
 from vectors import Case, load
 from waiting import until_async
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 STREAM = "items:1"
 FAILURES = {
     "bad": ApplicationError("it is not right"),
@@ -434,7 +434,7 @@ def test_a_publisher_restarts_with_unacknowledged_blocks_25389(tmp_path: Path) -
 async def test_blocks_that_are_stored_ahead_and_live_ones_interleave_2470(tmp_path: Path) -> None:
     store = BodyStore(tmp_path, "items:1")
     for number in (1, 3, 4, 6):
-        store.add(number, b"", b"", b"", 1).result(30)
+        store.add(number, b"", b"", b"", 1).result(60)
     store.close()
     async with serving(tmp_path) as served, publisher(served.port) as one:
         assert served.promoted == ids(1)

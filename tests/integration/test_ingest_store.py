@@ -36,7 +36,7 @@ from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.store import BodyStore
 from replicating import EMPTY, MEMBERS, batch, chain
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 STREAM = "items:1"
 
 
@@ -233,7 +233,7 @@ class Member:
 
     def apply(self, *rows: Row) -> None:
         bodies = {row.block.ref: b"body" for row in rows if isinstance(row, PutBlock)}
-        self.rows.apply(rows, bodies).result(10)
+        self.rows.apply(rows, bodies).result(60)
 
     def body(self, one: Block) -> int | None:
         return self.store.size(one.number, one.hash)

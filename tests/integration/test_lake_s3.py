@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 
     from cardinal_spark.rows import RawRow
 
-pytestmark = pytest.mark.skipif(
-    not all(map(find_spec, ("moto", "flask", "flask_cors"))),
-    reason="needs moto[s3], flask and flask-cors, of the extra dev",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(find_spec, ("moto", "flask", "flask_cors"))),
+        reason="needs moto[s3], flask and flask-cors, of the extra dev",
+    ),
+]
 
 REQUESTS: Final = 40
 """Of a batch with one task and one appended table beside the ledger. 34 were measured:

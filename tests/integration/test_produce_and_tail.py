@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-KILLED_AT = (0.01, 0.25, 0.5)
+KILLED_AT = (0.01, 0.1, 0.2)
 """Parts of a chain's messages that are on the topics when its producer is killed."""
 
 
@@ -101,15 +101,24 @@ def _canonical(blocks: list[Payload]) -> list[str]:
     return chain[::-1]
 
 
+@pytest.mark.parametrize(("length", "rate"), [(240, 10), pytest.param(3000, 0, marks=pytest.mark.slow)])
 def test_a_producer_killed_anywhere_leaves_no_block_missing_or_incomplete(
-    cardinal_broker: EmbeddedKafka, processes: Processes, chain_id: int, capfd: pytest.CaptureFixture[str]
+    cardinal_broker: EmbeddedKafka,
+    processes: Processes,
+    chain_id: int,
+    capfd: pytest.CaptureFixture[str],
+    *,
+    length: int,
+    rate: int,
 ) -> None:
-    stream, node = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", _node(chain_id, blocks=1000)
+    """At a node's pace, where the rest of the chain takes 20 s, and in a backfill, which has blocks in flight."""
+    stream, node = f"kafka://{cardinal_broker.bootstrap}?cardinal.partitions=2", _node(chain_id, blocks=length)
     args = ("produce", "--from", node, "--to", stream, "--producer-id", "one")
+    paced = ("produce", "--from", f"{node}&rate={rate}", "--to", stream, "--producer-id", "one")
     blocks = asyncio.run(_blocks(node))
     total = sum(len(block.updates) + 1 for block in blocks)
     for part in KILLED_AT:
-        producer = processes.start(*args)
+        producer = processes.start(*paced)
         until(lambda part=part: _written(stream, chain_id) > part * total)  # type: ignore[misc] # bound above
         producer.kill()
         assert producer.wait(DEADLINE) == -signal.SIGKILL, "the producer was done before it could be killed"

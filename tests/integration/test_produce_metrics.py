@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from cardinal.testing.node import JsonRpcNode
     from cardinal.testing.replay import ReplayChain
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 GENESIS = 1_600_000_000
 """Time of block 0; each block is 12 seconds younger than its parent."""
 
@@ -42,7 +42,7 @@ SETTINGS = ProduceSettings("one", watch_seconds=0.02, query_seconds=0.05, stalle
 
 
 def get_text(endpoint: Endpoint, path: str) -> tuple[int, str]:
-    connection = HTTPConnection(endpoint.address, timeout=10)
+    connection = HTTPConnection(endpoint.address, timeout=60)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -242,7 +242,7 @@ def test_a_recording_of_kafka_survives_kills_and_replays_equal(
     # Played again where the topics are gone: producers and headers as they were, but for the one that names offsets.
     admin = AdminClient({"bootstrap.servers": cardinal_broker.bootstrap})
     for done in admin.delete_topics(list(app.all_topics)).values():
-        done.result(30)
+        done.result(60)
     status, _, said = processes.run("replay", "--from", folder, "--to", f"kafka://{cardinal_broker.bootstrap}")
     assert status == 0, said
     # Both as one: the recording has every block, and so has Kafka; what is delivered is the chain, once.

@@ -143,6 +143,7 @@ def test_a_client_that_stops_reading_holds_no_more_than_its_window_and_loses_not
         source.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_leaves_without_reading_its_answers_is_released(broker: MemoryBroker) -> None:
     request = encode_message(GetWatermarks(1, tuple(APP.all_topics)))
 
@@ -220,6 +221,7 @@ def _read_all(served: Served, total: int) -> int:
 CLIENTS, ROUNDS, RECORDS = 100, 10, 60
 
 
+@pytest.mark.slow
 def test_a_hundred_clients_of_which_a_third_is_slow_all_get_everything_once_and_in_order() -> None:
     found: dict[int, list[Record]] = {number: [] for number in range(CLIENTS)}
     with MemoryBroker(uuid.uuid4().hex, partitions=2) as broker, ExitStack() as stack:

@@ -109,6 +109,7 @@ def test_clients_above_the_capacity_are_notified(broker: MemoryBroker) -> None:
             source.close()
 
 
+@pytest.mark.slow
 def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path, "ca"), Authority(tmp_path, "stranger")
     leaf = authority.sign("server", hosts=["127.0.0.1"])
@@ -134,6 +135,7 @@ def test_wss_with_a_private_authority(broker: MemoryBroker, tmp_path: Path) -> N
         open_source(f"wss://127.0.0.1:{served.port}?ssl.ca.location={authority.certificate}", APP)
 
 
+@pytest.mark.slow
 def test_a_named_authority_without_identifiers_of_keys_is_trusted_on_every_python(
     broker: MemoryBroker, tmp_path: Path
 ) -> None:

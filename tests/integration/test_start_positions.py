@@ -77,7 +77,7 @@ def test_a_recording_holds_what_reading_from_there_needs(tmp_path: Path, start: 
         with Producer(broker.url, Blocks(), producer_id="one") as producer:
             for payload in line(1, 40):
                 seconds = 1_000_000.0 + payload.number
-                producer.add(payload).result(10)
+                producer.add(payload).result(60)
         assert _recorded(broker, tmp_path, start) == [f"+{number}a" for number in range(30, 41)]
         # Going on, it begins where it ended, whatever was said.
         again = Recorder(broker.url, f"file://{tmp_path}", Blocks(), start=1)
@@ -90,7 +90,7 @@ def test_a_recording_cannot_begin_with_a_block_that_is_not_there(tmp_path: Path)
     with MemoryBroker(uuid.uuid4().hex) as broker:
         with Producer(broker.url, Blocks(), producer_id="one") as producer:
             for payload in line(1, 4):
-                producer.add(payload).result(10)
+                producer.add(payload).result(60)
         with pytest.raises(ConfigurationError, match="does not hold block 9 yet"):
             Recorder(broker.url, f"file://{tmp_path}", Blocks(), start=9)
         with pytest.raises(ConfigurationError, match="needs its time zone"):

@@ -374,8 +374,8 @@ def test_noise_never_raises_and_never_connects(noise: bytes, hello_first: bool) 
 @pytest.mark.parametrize(
     "seeds",
     [
-        range(25),
-        pytest.param(range(25, 1_025), marks=pytest.mark.slow),
+        range(examples(80)),
+        pytest.param(range(1_025), marks=pytest.mark.slow),
         *(pytest.param(range(at, at + 1_000), marks=pytest.mark.soak) for at in (1_025, 2_025)),
     ],
     ids=str,

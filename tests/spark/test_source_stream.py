@@ -77,6 +77,17 @@ def collected(spark: SparkSession, chain: PublishedChain, table: str, folder: Pa
     return spark.table(name).collect()
 
 
+def test_a_lake_has_the_chain_after_reorgs(spark: SparkSession, published: PublishedChain, tmp_path: Path) -> None:
+    published.publish()
+    assert published.depths
+    to_lake(spark, published, tmp_path)
+    assert canonical(tmp_path) == [(block.number, block.hash) for block in published.chain]
+    lake = spark.read.format("cardinal_lake").option("table", "current_payload").load(str(tmp_path / "lake"))
+    current = {(bytes(row["_block_hash"]), row["path"]) for row in lake.collect()}
+    assert current >= {(block.hash, path) for block in published.chain for path in block.updates}
+    assert {block for block, _ in current} == {block.hash for block in published.chain}
+
+
 def test_a_lake_follows_the_chain_over_cuts_and_a_lost_checkpoint(
     spark: SparkSession, published: PublishedChain, tmp_path: Path
 ) -> None:

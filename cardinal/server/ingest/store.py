@@ -87,6 +87,9 @@ class BodyStore:
         self._path = folder / _NAME
         try:
             self._database = sqlite3.connect(self._path, timeout=1, isolation_level=None, check_same_thread=False)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"the data folder {folder} cannot be used: {error}") from None
+        try:
             for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
                 self._database.execute(f"PRAGMA {pragma}")
             self._database.executescript(_TABLES)
@@ -96,6 +99,7 @@ class BodyStore:
             self._database.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", wanted.items())
             self._database.execute("COMMIT")
         except sqlite3.OperationalError as error:
+            self._database.close()
             if "locked" in str(error):
                 raise ConfigurationError(
                     f"another process has the data folder {folder}: give each node a folder of its own", setting="data"

@@ -13,9 +13,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -221,8 +223,12 @@ class _Publishing:
 
 def follow(task: Task) -> None:
     """Store every update and its cursor in one transaction, until the node's last head is delivered."""
+    with closing(store.opened(task.database)) as database:
+        _follow(task, database)
+
+
+def _follow(task: Task, database: sqlite3.Connection) -> None:
     last = task.payloads[-1].hash
-    database = store.opened(task.database)
     reports: list[tuple[bytes | None, str]] = []
 
     def told(event: object) -> None:

@@ -178,15 +178,18 @@ def test_every_planted_leak_fails_its_test(said: str) -> None:
     assert "s3cr3t" not in said
 
 
+@pytest.mark.process
 def test_a_file_that_holds_a_secret_fails_the_run(said: str) -> None:
     assert "test_file0/cursor holds a secret" in said
 
 
+@pytest.mark.process
 def test_a_file_in_which_a_secret_is_packed_fails_the_run(said: str) -> None:
     assert len(set(re.findall(r"the file \S+/packed holds a secret", said))) == 4, said
     assert "test_avro0/avro holds a secret" in said
 
 
+@pytest.mark.process
 def test_a_file_that_a_test_wrote_is_a_leak_when_it_holds_something_else(said: str) -> None:
     assert "test_written_again0/settings holds a secret" in said
 
@@ -198,11 +201,13 @@ def test_secrets_may_stand_where_they_belong(tmp_path: Path) -> None:
     assert "2 passed" in said
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mode", ["0o644", "0o640"])
 def test_a_broker_s_file_that_others_may_read_is_a_leak(said: str, mode: str) -> None:
     assert f"{mode}0/server.properties holds a secret" in said
 
 
+@pytest.mark.slow
 def test_every_password_that_a_test_writes_into_a_url_is_one_that_is_watched() -> None:
     """Another word, such as `hidden`, could be printed anywhere and nobody would see it."""
     found = [

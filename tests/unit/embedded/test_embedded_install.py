@@ -198,7 +198,7 @@ def test_a_network_that_fails_is_retried_twice_and_then_one_sentence(tmp_path: P
 def test_two_who_need_the_same_jars_at_once_fetch_them_once(tmp_path: Path) -> None:
     repository = Repository(one=b"1" * 100)
     jars = [jar_of("one", b"1" * 100)]
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def need() -> None:
         both.wait()
@@ -208,7 +208,7 @@ def test_two_who_need_the_same_jars_at_once_fetch_them_once(tmp_path: Path) -> N
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert repository.requested == {"one": 1}
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.types import Record, Routed
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 @dataclass(frozen=True)

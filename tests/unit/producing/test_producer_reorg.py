@@ -27,7 +27,7 @@ from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Routed
 from cardinal.testing.memory import MemoryBroker
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, number
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 THRESHOLD = 3
 
 

@@ -20,7 +20,7 @@ from cardinal.testing.memory import MemoryBroker, MemorySink
 from cardinal.transports.written import Written
 from streams import SCHEMA, TOPIC, WIDTH, block, h
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Stream:

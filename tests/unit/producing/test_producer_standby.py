@@ -22,7 +22,7 @@ from cardinal.testing.memory import MemoryBroker, MemorySource
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
 from waiting import until
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 LONG = 60.0
 """A step that does not end in these tests: what happens before it is over was not waited for."""
 

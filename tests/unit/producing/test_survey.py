@@ -156,9 +156,9 @@ def test_a_block_without_a_seal_counts_when_it_is_complete(broker: MemoryBroker)
     for payload in payloads[3:]:
         *content, batch = split(payload, Blocks().topics, "block")
         missing = payload.number == 6
-        other.send([batch, *([] if missing else content)], None).result(1)
+        other.send([batch, *([] if missing else content)], None).result(60)
     assert _published(broker) == [1, 2, 3, 4, 5]
-    other.send(split(payloads[5], Blocks().topics, "block")[:-1], None).result(1)
+    other.send(split(payloads[5], Blocks().topics, "block")[:-1], None).result(60)
     assert _published(broker) == [1, 2, 3, 4, 5, 6]
 
 
@@ -171,7 +171,7 @@ def test_more_unsealed_blocks_than_a_reassembler_holds_are_judged() -> None:
         other = broker.sink(app, producer_id="other")
         for payload in payloads:
             *content, batch = split(payload, app.topics, app.default_topic)
-            other.send([batch] if payload is lacks else [batch, *content], None).result(1)
+            other.send([batch] if payload is lacks else [batch, *content], None).result(60)
         source = broker.source(app.all_topics)
         assert height_range(source, app, 10, 10_900).complete == {one.hash for one in payloads[9:10_900]} - {lacks.hash}
         assert [one.hash for one in survey(source, app, producer_id="one").partial] == [lacks.hash]
@@ -206,14 +206,14 @@ def test_batches_below_many_pings_are_found(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(3_000))
     sink = broker.sink(Blocks(), producer_id="one")
     for second in range(300):
-        sink.send((Routed("block", *encode(Ping(ping_id("one"), second, 0))),), None).result(1)
+        sink.send((Routed("block", *encode(Ping(ping_id("one"), second, 0))),), None).result(60)
     found = _published(broker, tail=100)
     assert (found[-1], found[0] > 1_000) == (3_000, True)
 
 
 def test_undecodable_records_are_skipped(broker: MemoryBroker) -> None:
     _publish(broker, _payloads(3))
-    broker.sink(Blocks(), producer_id="other").send([Routed("block", bytes(33), b"\xff")], None).result(1)
+    broker.sink(Blocks(), producer_id="other").send([Routed("block", bytes(33), b"\xff")], None).result(60)
     assert _published(broker) == [1, 2, 3]
 
 
@@ -236,17 +236,17 @@ def test_a_partial_block_of_a_killed_producer_is_found_after_others_went_on() ->
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
         killed = broker.sink(app, producer_id="one")
         _publish(broker, payloads[:5])
-        killed.send(content, None).result(5)
+        killed.send(content, None).result(60)
         with Producer(broker.url, app, producer_id="two") as other:
             for payload in payloads[5:]:
                 seconds += 20
-                other.add(payload).result(5)
+                other.add(payload).result(60)
         source = broker.source(app.all_topics)
         found = survey(source, app, producer_id="one")
         assert found.chain[-1] == payloads[-1].ref
         assert [(one.number, one.hash, one.messages) for one in found.partial] == [(None, orphan.hash, len(content))]
         assert survey(source, app, producer_id="two").partial == (), "it has left nothing behind"
-        killed.send((), batch).result(5)
+        killed.send((), batch).result(60)
         assert survey(source, app, producer_id="one").partial == ()
 
 
@@ -261,7 +261,7 @@ def test_a_partial_block_is_found_after_a_second_kill() -> None:
     orphan = _orphan(payloads, 6)
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
         _publish(broker, payloads[:5])
-        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(5)
+        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(60)
         seconds += 60
         _publish(broker, payloads[5:])
         assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").partial] == [
@@ -274,11 +274,11 @@ def test_a_partial_block_is_found_below_many_messages_of_others() -> None:
     orphan = _orphan(payloads, 6)
     with MemoryBroker(uuid.uuid4().hex, clock=lambda: seconds) as broker:
         _publish(broker, payloads[:5])
-        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(5)
+        broker.sink(app, producer_id="one").send(split(orphan, app.topics, "block")[:-1], None).result(60)
         with Producer(broker.url, app, producer_id="two") as other:
             for payload in payloads[5:]:
                 seconds += 12
-                other.add(replace(payload, updates={f"a/{n}": b"x" for n in range(400)})).result(5)
+                other.add(replace(payload, updates={f"a/{n}": b"x" for n in range(400)})).result(60)
         assert [one.hash for one in survey(broker.source(app.all_topics), app, producer_id="one").partial] == [
             orphan.hash
         ]
@@ -287,7 +287,7 @@ def test_a_partial_block_is_found_below_many_messages_of_others() -> None:
 def test_a_partial_block_before_any_batch_is_found(broker: MemoryBroker) -> None:
     orphan = _orphan(_payloads(2), 2)
     *content, _ = split(orphan, Blocks().topics, "block")
-    broker.sink(Blocks(), producer_id="killed").send(content, None).result(5)
+    broker.sink(Blocks(), producer_id="killed").send(content, None).result(60)
     found = survey(broker.source(["block", "a"]), Blocks(), producer_id="one")
     assert [(one.number, one.hash, one.messages) for one in found.partial] == [(None, orphan.hash, len(content))]
 

@@ -34,7 +34,7 @@ READING = {
 
 
 def page_of(endpoint: Endpoint, path: str) -> tuple[int, str]:
-    connection = HTTPConnection(endpoint.address, timeout=10)
+    connection = HTTPConnection(endpoint.address, timeout=60)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

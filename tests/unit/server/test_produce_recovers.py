@@ -47,7 +47,7 @@ class Submitted:
     async def drain(self) -> None:
         retrying = asyncio.create_task(self.queue.retry())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await self.queue.drain(retrying)
         finally:
             retrying.cancel()
@@ -63,11 +63,11 @@ def test_blocks_that_failed_together_go_again_together() -> None:
             await service.prepare()
             broker.fail(lambda _: True)
             running = asyncio.create_task(service.run())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while service.progress.stats.in_flight <= BLOCKS:  # noqa: ASYNC110 - the service tells nobody
                     await asyncio.sleep(0.01)
             broker.fail(None)
-            async with asyncio.timeout(20):  # it took half a second a block: 100 s
+            async with asyncio.timeout(60):  # it took half a second a block: 100 s
                 await running
             assert service.progress.stats.blocks == BLOCKS + 1
             await service.close()
@@ -92,7 +92,7 @@ async def test_a_block_that_waits_for_room_when_the_service_ends_was_not_taken()
     room = threading.Event()
 
     def hand_over(_: object) -> Future[None]:
-        assert room.wait(20)
+        assert room.wait(60)
         return Future()
 
     queue = RetryQueue(hand_over, renew=never, sealed=lambda *_: None)

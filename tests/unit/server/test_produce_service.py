@@ -206,13 +206,13 @@ def test_what_another_producer_completes_meanwhile_is_not_named(broker: MemoryBr
     publish(broker, CHAIN[:2])
     other = broker.sink(Blocks(), producer_id="other")
     *content, batch = messages(orphan)
-    other.send(content[:1], None).result(1)
+    other.send(content[:1], None).result(60)
     producing = service(Node(CHAIN[:2]), broker, stop=2)
 
     async def meanwhile() -> None:
         await producing.prepare()
         assert [one.hash for one in producing.progress.partial] == [orphan.hash]
-        other.send(content, batch).result(1)
+        other.send(content, batch).result(60)
         await producing.run()
         await producing.close()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 APP = ChainGenerator().application
 TOPICS = (APP.default_topic,)
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

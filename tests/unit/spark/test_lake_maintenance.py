@@ -51,6 +51,7 @@ def test_small_files_are_joined_and_the_rows_stay(place: LakeLocation) -> None:
     assert compact(place, min_files=8) == []
 
 
+@pytest.mark.slow
 def test_a_compaction_leaves_the_commit_that_defines_what_the_lake_shows(
     place: LakeLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_compaction_between_write_and_commit_does_not_disturb(place: LakeLocat
     assert [number for number, _, _ in image(place.root).chain] == list(range(19_990, 20_001))
 
 
+@pytest.mark.slow
 def test_a_sorted_table_has_the_same_rows_in_files_of_few_values(place: LakeLocation) -> None:
     """A filter reads the files whose bounds hold its value: of 1.6 million logs 64 of 64 before, and 1 of 40 after."""
     noise = random.Random(3)

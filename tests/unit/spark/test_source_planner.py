@@ -540,7 +540,7 @@ def test_a_reorg_deeper_than_the_threshold_is_followed_through_its_channel(topic
         parent = branch[-1].hash if branch else topics.chain[base]
         branch.append(forked(replace(like, number=number), 100 + number, parent))
     assert head - base > 2 * THRESHOLD
-    topics.producers[0].reorg(topics.payloads[topics.chain[base]].ref, branch).result(30)
+    topics.producers[0].reorg(topics.payloads[topics.chain[base]].ref, branch).result(60)
     planner = topics.planner()
     rows = rows_of(planner, start)
     assert [row.hash for row, *_ in rows if row.change == 1] == [block.hash for block in branch]

@@ -18,7 +18,7 @@ from waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Echo:

@@ -73,7 +73,7 @@ def test_messages_of_several_blocks_are_noted_by_their_block() -> None:
         assert decode_ranges(value).ranges == {("a", 1): (2 * number, 2 * number + 2)}
 
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 TAKES = {"blocks": 1_000_000, "values": 20_000}
