@@ -19,7 +19,9 @@ import pytest
 
 from cardinal.apps.evm import payload_from_rpc
 from cardinal.apps.evm.chains import Chain, chain_of
-from evm_blocks import Json
+from cardinal.protocols.streams.types import BlockRef
+from cardinal.testing.replay import ReplayChain
+from evm_blocks import Json, data
 from evm_values import values_of
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class RecordedBlock:
     @property
     def number(self) -> int:
         return int(self.block["number"], 16)
+
+    @property
+    def ref(self) -> BlockRef:
+        return BlockRef(self.number, data(self.block["hash"]))
 
     @property
     def weight(self) -> int:
@@ -168,6 +174,21 @@ def cases(*blocks: RecordedBlock) -> list[ParameterSet]:
 def real(blocks: list[RecordedBlock]) -> list[ParameterSet]:
     """Blocks of real chains as more parameters of a test: none where they are absent."""
     return [pytest.param(one, id=one.name) for one in blocks]
+
+
+def chains() -> list[ParameterSet]:
+    """Recordings of one chain each, as parameters of a test: geth's, and mainnet's where it is."""
+    return [one for one in recordings() if one.id != "anvil"]
+
+
+def node_of(blocks: list[RecordedBlock]) -> ReplayChain:
+    """A node of a recorded chain, with total difficulties where its first block is not the chain's."""
+    chain = ReplayChain(chain_id=blocks[0].chain.chain_id)
+    for one in blocks:
+        served = {"totalDifficulty": hex(one.total)} if blocks[0].number else {}
+        head = chain.add(one.block | served, one.receipts, one.uncles)
+    chain.set_head(head, announce="silent")
+    return chain
 
 
 def recordings() -> list[ParameterSet]:
