@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gzip
 import resource
 import statistics
 import subprocess
@@ -49,8 +48,8 @@ from cardinal.server.ingest.blocks import blocks_of
 from cardinal.testing.node import JsonRpcNode
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.settings import FeedSettings
+from recorded_blocks import mainnet
 
-FIXTURES: Final = Path(__file__).parents[3] / "shared" / "fixtures" / "mainnet"
 TRANSACTIONS: Final = 20
 RAW_BATCH: Final = 10
 ETL_PACKAGES: Final = (
@@ -83,10 +82,10 @@ def stages(rounds: int) -> None:
     for _ in range(50):
         built.append(build(built[-1] if built else None, transactions=TRANSACTIONS, difficulty=1))
     one_block("block", 1337, [(_json(one.block), _json(one.receipts)) for one in built], rounds)
-    mainnet = [_texts(path) for path in sorted(FIXTURES.glob("[0-9]*[0-9].json.gz")) if "messages" not in path.name]
-    if mainnet:
-        one_block("mainnet block", 1, mainnet, rounds, goal="; goal 8")
-        published(mainnet, rounds)
+    recorded = [(_json(one.block), _json(one.receipts)) for one in mainnet()]
+    if recorded:
+        one_block("mainnet block", 1, recorded, rounds, goal="; goal 8")
+        published(recorded, rounds)
     else:
         _say("mainnet block: skipped, there are no fixtures beside the project")
 
@@ -126,11 +125,6 @@ def published(raws: list[tuple[bytes, bytes]], rounds: int) -> None:
 
 def _json(value: object) -> bytes:
     return msgspec.json.encode(value)
-
-
-def _texts(path: Path) -> tuple[bytes, bytes]:
-    recorded = msgspec.json.decode(gzip.decompress(path.read_bytes()))
-    return msgspec.json.encode(recorded["block"]), msgspec.json.encode(recorded["receipts"])
 
 
 def _parsed(block: bytes, receipts: bytes) -> tuple[RpcBlock, list[RpcReceipt]]:

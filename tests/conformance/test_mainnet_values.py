@@ -1,68 +1,61 @@
-"""Real mainnet blocks: what we make of them equals what the reference made, byte for byte."""
+"""Recorded blocks: what we make of them equals what the reference made of mainnet's, byte for byte.
+
+Of the own recordings it equals what the tests recompute from the node's JSON (``evm_values``).
+"""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Callable
-from pathlib import Path
+import copy
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.evm import payload_from_rpc, verify
+from cardinal.apps.evm import verify
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import decode, split
+from evm_values import messages_of
+from recorded_blocks import RecordedBlock, cases, elsewhere, mainnet, messages, own, real
 
-FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
-BLOCKS = range(14_000_000, 14_000_011)
-pytestmark = pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
-
-
-def load(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(gzip.decompress((FIXTURES / f"{name}.json.gz").read_bytes()))
-    return loaded
+EVERY = pytest.mark.parametrize("recorded", [*cases(), *real([*mainnet(), *elsewhere()])])
+SAMPLES = pytest.mark.parametrize(
+    "recorded", [*cases(own("geth-byzantium-14"), own("geth-osaka-44")), *real(mainnet()[:1])]
+)
 
 
-def rpc(case: dict[str, Any]) -> dict[str, Any]:
-    """The block with its total difficulty, which nodes no longer serve; the reference's value holds it."""
-    total = case["values"][f"c/1/b/{case['hash']}/d"]
-    return {**case["block"], "totalDifficulty": "0x" + total}
+@EVERY
+def test_every_value_equals_the_references(recorded: RecordedBlock) -> None:
+    payload = recorded.payload()
+    assert payload.updates == recorded.values == recorded.recomputed()
+    assert (payload.number, payload.weight) == (recorded.number, recorded.weight)
+    hashes = (payload.hash.hex(), payload.parent.hex())
+    assert hashes == (recorded.block["hash"][2:], recorded.block["parentHash"][2:])
 
 
-@pytest.mark.parametrize("number", BLOCKS)
-def test_every_value_equals_the_references(number: int) -> None:
-    case = load(str(number))
-    payload = payload_from_rpc(rpc(case), case["receipts"], chain_id=1)
-    assert {path: value.hex() for path, value in payload.updates.items()} == case["values"]
-    assert (payload.hash.hex(), payload.parent.hex(), payload.weight) == (
-        case["hash"],
-        case["parent"],
-        int(case["weight"]),
-    )
-
-
-@pytest.mark.parametrize("number", BLOCKS)
-def test_every_message_equals_the_references(number: int) -> None:
-    case, want = load(str(number)), load(f"{number}.messages")
-    app = get("evm", chain_id=1)
-    payload = payload_from_rpc(rpc(case), case["receipts"], chain_id=1, state={})
-    ours = split(payload, app.topics, app.default_topic)
+@EVERY
+def test_every_message_equals_the_references(recorded: RecordedBlock) -> None:
+    chain_id = recorded.chain.chain_id
+    app = get("evm", chain_id=chain_id)
+    payload = recorded.payload(state={} if recorded in mainnet() else None)
+    ours = [tuple(message) for message in split(payload, app.topics, app.default_topic)]
+    if recorded not in mainnet():
+        assert readable(ours) == messages_of(recorded.block, recorded.values, recorded.weight, chain_id)
+        return
+    want = messages(recorded.number)
     assert app.default_topic == want["default_topic"]
     assert dict(app.topics) == want["schema"]
-
-    def readable(messages: list[tuple[str, bytes, bytes]]) -> dict[tuple[str, bytes], object]:
-        return {(topic, key): decode(key, value) for topic, key, value in messages}
-
     theirs = [(m["topic"], bytes.fromhex(m["key"]), bytes.fromhex(m["value"])) for m in want["messages"]]
-    assert readable([tuple(message) for message in ours]) == readable(theirs)  # type: ignore[misc]
+    assert readable(ours) == readable(theirs)
 
 
-@pytest.mark.parametrize("number", BLOCKS)
-def test_every_block_passes_every_check(number: int) -> None:
-    case = load(str(number))
-    verify(case["block"], case["receipts"])
+def readable(messages: Iterable[tuple[str, bytes, bytes]]) -> dict[tuple[str, bytes], object]:
+    return {(topic, key): decode(key, value) for topic, key, value in messages}
+
+
+@EVERY
+def test_every_block_passes_every_check(recorded: RecordedBlock) -> None:
+    verify(recorded.block, recorded.receipts, uncles=recorded.uncles, chain=recorded.chain)
 
 
 def first_logs(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -76,7 +69,7 @@ def swap(case: dict[str, Any]) -> None:
 
 LIES: dict[str, Callable[[dict[str, Any]], None]] = {
     "hash": lambda case: case["block"].update(gasLimit="0x1"),
-    "transaction hashes": lambda case: case["block"]["transactions"][0].update(value="0x1"),
+    "transaction hashes": lambda case: case["block"]["transactions"][0].update(value="0x7"),
     "transactions root": swap,
     "receipts": lambda case: case["receipts"].pop(),
     "receipts root": lambda case: case["receipts"][0].update(status="0x0"),
@@ -86,17 +79,19 @@ LIES: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
+@SAMPLES
 @pytest.mark.parametrize("check", LIES)
-def test_a_lie_fails_the_check_that_is_made_for_it(check: str) -> None:
-    case = load("14000000")
+def test_a_lie_fails_the_check_that_is_made_for_it(check: str, recorded: RecordedBlock) -> None:
+    case = copy.deepcopy({"block": recorded.block, "receipts": recorded.receipts})
     LIES[check](case)
     with pytest.raises(IntegrityError) as caught:
         verify(case["block"], case["receipts"])
     assert caught.value.check == check
 
 
-def test_a_receipt_without_its_logs_is_found() -> None:
-    case = load("14000000")
+@SAMPLES
+def test_a_receipt_without_its_logs_is_found(recorded: RecordedBlock) -> None:
+    case = copy.deepcopy({"block": recorded.block, "receipts": recorded.receipts})
     first_logs(case).clear()
     with pytest.raises(IntegrityError):
         verify(case["block"], case["receipts"])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
-from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,16 +18,16 @@ from feeding import asynchronous
 from cardinal.protocols.streams import Cursor, decode
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.testing.node import JsonRpcNode
-from cardinal.testing.replay import ReplayChain, read_recorded
+from evm_values import messages_of
+from recorded_blocks import RecordedBlock, chains, mainnet, messages, node_of
 
 if TYPE_CHECKING:
     from cardinal.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 
-FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "mainnet"
-FIRST, LAST = 14_000_000, 14_000_010
-BATCH, SUB_BATCH_HEADER, BATCH_MSG, PING = 0, 1, 3, 255
+PARTS = ("", "-block", "-tx", "-receipt", "-logs", "-state", "-code")
+BATCH, SUB_BATCH_HEADER, PING = 0, 1, 255
 HASH_END = 33
 
 
@@ -45,12 +45,12 @@ def raw(record: confluent_kafka.Message) -> Raw:
     return Raw(record.key() or b"", record.value() or b"", headers, record.timestamp()[1])
 
 
-def read_topics(bootstrap: str) -> dict[str, list[Raw]]:
-    """Every record of every topic of ours, by a plain client."""
+def read_topics(bootstrap: str, base: str) -> dict[str, list[Raw]]:
+    """Every record of a chain's topics, by a plain client."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "nobody", "enable.partition.eof": True}
     consumer = confluent_kafka.Consumer({**settings, "enable.auto.commit": False})
     there = consumer.list_topics(timeout=DEADLINE).topics
-    topics = {name: topic for name, topic in there.items() if not name.startswith("__")}  # those are the broker's own
+    topics = {name: topic for name, topic in there.items() if name == base or name.startswith(f"{base}-")}
     partitions = [(name, number) for name, topic in topics.items() for number in topic.partitions]
     consumer.assign([confluent_kafka.TopicPartition(*where, confluent_kafka.OFFSET_BEGINNING) for where in partitions])
     records: dict[str, list[Raw]] = {name: [] for name in topics}
@@ -134,56 +134,64 @@ async def test_reorg_of_a_real_node_is_one_line_and_the_lines_end_in_its_chain(
             assert replayed(lines[:before] + await tailed(resumed, 11)) == final
 
 
-@pytest.mark.skipif(not FIXTURES.is_dir(), reason="recorded mainnet blocks are not at ../shared/fixtures")
+@pytest.mark.parametrize("recording", chains())
 @asynchronous
-async def test_replayed_mainnet_blocks_lie_on_the_topics_as_the_reference_puts_them(
-    cardinal_killable_broker: EmbeddedKafka, tmp_path: Path
+async def test_a_replayed_chain_lies_on_the_topics_as_the_reference_puts_it(
+    request: pytest.FixtureRequest, tmp_path: Path, recording: Callable[[], list[RecordedBlock]]
 ) -> None:
-    bootstrap = cardinal_killable_broker.bootstrap
-    where = ("--to", f"kafka://{bootstrap}", "--start", str(FIRST), "--stop", str(LAST), "--producer-id", "one")
-    async with JsonRpcNode(ReplayChain(read_recorded(FIXTURES), chain_id=1)) as node:
+    chain, recorded = recording()[0].chain, recording()
+    own = "cardinal_killable_broker" if chain.chain_id == 1 else "cardinal_broker"  # others publish on mainnet's topics
+    bootstrap = request.getfixturevalue(own).bootstrap
+    described = tmp_path / "chain.toml"
+    total = chain.final_total_difficulty
+    described.write_text(
+        f'chain_id = {chain.chain_id}\nname = "{chain.name}"\nstatus_from = {chain.status_from}\n'
+        f'final_total_difficulty = "{total}"\n'
+    )
+    where = ("--to", f"kafka://{bootstrap}", "--start", str(recorded[0].number), "--stop", str(recorded[-1].number))
+    async with JsonRpcNode(node_of(recorded)) as node:
         with Processes(tmp_path) as processes:
-            status, _, said = await asyncio.to_thread(processes.run, "produce", "--from", node.ws_url, *where)
+            source = ("--from", f"{node.ws_url}#chain={described}", "--producer-id", "one")
+            status, _, said = await asyncio.to_thread(processes.run, "produce", *source, *where)
     assert status == 0, said
-    topics = read_topics(bootstrap)
-    fixtures = [(read_fixture(f"{number}"), read_fixture(f"{number}.messages")) for number in range(FIRST, LAST + 1)]
-    assert set(topics) == {"cardinal-1", *fixtures[0][1]["schema"].values()}
+    topics = read_topics(bootstrap, f"cardinal-{chain.chain_id}")
+    assert set(topics) == {f"cardinal-{chain.chain_id}{part}" for part in PARTS}
     records = [record for topic in topics.values() for record in topic]
     assert {record.headers.get("cardinal-producer") for record in records} == {b"one"}
     assert all(("cardinal-sealed" in record.headers) == (record.key[:1] == b"\x00") for record in records)
-    for values, messages in fixtures:
-        assert_block_lies_there(topics, values, messages)
-    known = {bytes.fromhex(values["hash"]) for values, _ in fixtures}
+    for one in recorded:
+        assert_block_lies_there(topics, one)
+    known = {one.ref.hash for one in recorded}
     others = [record for record in records if record.key[1:HASH_END] not in known]
     assert all(not record.key or record.key[0] == PING for record in others), "a message of another block"
 
 
-def read_fixture(name: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(gzip.decompress((FIXTURES / f"{name}.json.gz").read_bytes()))
-    return read
-
-
-def assert_block_lies_there(topics: dict[str, list[Raw]], values: dict[str, Any], messages: dict[str, Any]) -> None:
+def assert_block_lies_there(topics: dict[str, list[Raw]], recorded: RecordedBlock) -> None:
     """One block's records are the reference's messages: each key once, on its topic, with its value.
 
     The reference's producer sits inside the node and announces a sub batch of state, empty here; JSON-RPC has no
-    state, so nothing is announced. All else must be equal, a Batch decoded (the order of its map is free).
+    state, so nothing is announced. All else must be equal, decoded (the order of a Batch's map is free).
     """
-    block_hash = bytes.fromhex(values["hash"])
-    ours = [
-        (topic, record) for topic, read in topics.items() for record in read if record.key[1:HASH_END] == block_hash
-    ]
-    theirs = [(one["topic"], bytes.fromhex(one["key"]), bytes.fromhex(one["value"])) for one in messages["messages"]]
-    plain = Counter(message for message in theirs if message[1][0] not in {BATCH, SUB_BATCH_HEADER})
-    assert Counter((topic, one.key, one.value) for topic, one in ours if one.key[0] != BATCH) == plain
-    found = {one.key[HASH_END:].decode(): one.value.hex() for _, one in ours if one.key[0] == BATCH_MSG}
-    assert found == values["values"]
-    ((topic, sealed),) = ((topic, one) for topic, one in ours if one.key[0] == BATCH)
-    ((default, *record),) = (message for message in theirs if message[1][0] == BATCH)
-    batch, expected = decode(sealed.key, sealed.value), decode(*record)
-    assert isinstance(batch, Batch)
-    assert isinstance(expected, Batch)
-    assert topic == default
-    assert (batch.number, batch.parent, batch.weight) == (expected.number, expected.parent, expected.weight)
-    assert batch.updates == {path: one for path, one in expected.updates.items() if not any(one.sub_batch)}
+    ours = [(topic, one) for topic, read in topics.items() for one in read if one.key[1:HASH_END] == recorded.ref.hash]
+    found = {(topic, one.key): decode(one.key, one.value) for topic, one in ours}
+    assert len(found) == len(ours)
+    assert found == expected(recorded)
+    ((_, sealed),) = ((topic, one) for topic, one in ours if one.key[0] == BATCH)
     assert sealed.time == max(one.time for _, one in ours), "the Batch was handed over last"
+
+
+def expected(recorded: RecordedBlock) -> dict[tuple[str, bytes], object]:
+    """The reference's messages, or those that the tests compute."""
+    chain_id = recorded.chain.chain_id
+    if recorded not in mainnet():
+        return {**messages_of(recorded.block, recorded.values, recorded.weight, chain_id)}
+    theirs: dict[tuple[str, bytes], object] = {}
+    for one in messages(recorded.number)["messages"]:
+        key = bytes.fromhex(one["key"])
+        message = decode(key, bytes.fromhex(one["value"]))
+        if isinstance(message, Batch):
+            updates = {path: update for path, update in message.updates.items() if not any(update.sub_batch)}
+            message = replace(message, updates=updates)
+        if key[0] != SUB_BATCH_HEADER:
+            theirs[one["topic"], key] = message
+    return theirs

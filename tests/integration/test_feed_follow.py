@@ -1,4 +1,4 @@
-"""Following a node: backfill, reorgs, resume, ranges, targets, hints; blocks by hash; recorded blocks of mainnet."""
+"""Following a node: backfill, reorgs, resume, ranges, targets, hints; blocks by hash; recorded chains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -33,12 +33,14 @@ from feeding import (
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import ByHash
-from cardinal.testing.replay import Recorded, ReplayChain, read_recorded
+from cardinal.testing.replay import Recorded, ReplayChain
 from cardinal_connectors.archive.feed import ArchiveFeed
 from cardinal_connectors.dev import DevFeed, DevSettings
 from cardinal_connectors.dev import open_feed as open_dev_feed
 from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings
+from evm_blocks import data
+from recorded_blocks import RecordedBlock, chains, node_of
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -521,25 +523,20 @@ async def test_a_development_chain_gives_any_block_of_its_script() -> None:
     assert await feed.block(bytes(32)) is None
 
 
-FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "mainnet"
-
-
-FIRST, LAST = 14_000_000, 14_000_010
-
-
-@pytest.mark.skipif(not FIXTURES.is_dir(), reason="recorded mainnet blocks are not at ../shared/fixtures")
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("recording", chains())
 @asynchronous
-async def test_values_of_recorded_mainnet_blocks_equal_the_references(scheme: str) -> None:
-    chain = ReplayChain(read_recorded(FIXTURES), chain_id=1)
-    async with opened(chain, scheme) as (_, feed):
-        payloads = await everything(feed.follow(start=FIRST, until=LAST))
-    assert [payload.number for payload in payloads] == list(range(FIRST, LAST + 1))
-    for payload in payloads:
-        expected = json.loads(gzip.decompress((FIXTURES / f"{payload.number}.json.gz").read_bytes()))
-        assert payload.hash.hex() == expected["hash"]
-        assert payload.parent.hex() == expected["parent"]
-        assert payload.weight == int(expected["weight"])
-        assert sorted(payload.deletes) == sorted(expected["deletes"])
-        values = {path: value.hex() for path, value in payload.updates.items()}
-        assert values == expected["values"]
+async def test_values_of_a_recorded_chain_equal_the_references(
+    recording: Callable[[], list[RecordedBlock]], scheme: str
+) -> None:
+    recorded = recording()
+    first, settings = recorded[0], replace(QUICK, chain=recorded[0].chain)
+    served = node_of(recorded)
+    async with opened(served, scheme, settings) as (_, feed):
+        payloads = await everything(feed.follow(start=first.number, until=recorded[-1].number))
+    assert [payload.ref for payload in payloads] == [one.ref for one in recorded]
+    for payload, one in zip(payloads, recorded, strict=True):
+        assert payload.parent == data(one.block["parentHash"])
+        assert payload.weight == one.weight
+        assert not payload.deletes
+        assert payload.updates == one.values

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cardinal.apps.body import items_of, payload_of
-from cardinal.apps.evm import chain_of, payload_from_rpc, rlp, verify_payload
+from cardinal.apps.evm import payload_from_rpc, rlp, verify_payload
 from cardinal.apps.evm.chains import CHAINS, Chain
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.state import StateDelta
@@ -21,11 +19,9 @@ from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Finality, Payload
 from evm_generated import Shown, blocks
 from examples import examples
+from recorded_blocks import RecordedBlock, cases, mainnet, real, recordings
 
 EVERY = pytest.mark.parametrize("chain", CHAINS.values(), ids=lambda chain: chain.name)
-FIXTURES = Path(__file__).parents[3] / "shared/fixtures/mainnet"
-MAINNET = range(14_000_000, 14_000_011)
-with_fixtures = pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
 
 names = st.binary(min_size=32, max_size=32).map(bytes.hex)
 codes = st.binary(max_size=40)
@@ -76,16 +72,14 @@ def test_a_block_that_an_honest_publisher_sends_is_accepted(chain: Chain, drawn:
 
 
 @cache
-def mainnet(number: int) -> Payload:
-    case = json.loads(gzip.decompress((FIXTURES / f"{number}.json.gz").read_bytes()))
-    total = int(case["values"][f"c/1/b/{case['hash']}/d"], 16)
-    return payload_from_rpc(case["block"], case["receipts"], chain_id=1, total_difficulty=total)
+def payloads(client: Callable[[], list[RecordedBlock]]) -> list[tuple[Payload, Chain]]:
+    return [(one.payload(), one.chain) for one in client()]
 
 
-@with_fixtures
-@pytest.mark.parametrize("number", MAINNET)
-def test_real_blocks_are_accepted(number: int) -> None:
-    verify_payload(payload_of(items_of(mainnet(number), chain_id=1)).payload, chain_of(1))
+@pytest.mark.parametrize("recorded", [*cases(), *real(mainnet())])
+def test_recorded_blocks_are_accepted(recorded: RecordedBlock) -> None:
+    chain = recorded.chain
+    verify_payload(payload_of(items_of(recorded.payload(), chain_id=chain.chain_id)).payload, chain)
 
 
 # --- one value changed ------------------------------------------------------------------------------------------
@@ -188,11 +182,13 @@ def test_a_block_with_one_change_is_refused(chain: Chain, drawn: st.DataObject) 
     assert f"block {lie.number}" in (refusal(lie, chain) or "accepted")
 
 
-@with_fixtures
+@pytest.mark.parametrize("client", recordings())
 @settings(max_examples=examples(200), deadline=None)
-@given(number=st.sampled_from(MAINNET), drawn=st.data())
-def test_a_real_block_with_one_change_is_refused(number: int, drawn: st.DataObject) -> None:
-    payload, chain = mainnet(number), chain_of(1)
+@given(drawn=st.data())
+def test_a_recorded_block_with_one_change_is_refused(
+    client: Callable[[], list[RecordedBlock]], drawn: st.DataObject
+) -> None:
+    payload, chain = drawn.draw(st.sampled_from(payloads(client)))
     lie = drawn.draw(changed(payload, chain))
     assert f"block {lie.number}" in (refusal(lie, chain) or "accepted")
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import eth_abi.abi as reference
@@ -15,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode, payload_from_rpc
+from cardinal.apps.evm import decode
 from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
 from cardinal.apps.evm.abi.signatures import from_text
 from cardinal.apps.evm.keccak import keccak
@@ -24,8 +22,8 @@ from cardinal.apps.evm.tables.decoded import SCHEMAS, decoded_frames
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from examples import examples
+from recorded_blocks import RecordedBlock, cases, mainnet, own, real
 
-FIXTURES = Path(__file__).parents[4] / "shared/fixtures/mainnet"
 ERC20 = "event Transfer(address indexed from, address indexed to, uint256 value)"
 ERC721 = "event Transfer(address indexed from, address indexed to, uint256 indexed tokenId)"
 TRANSFER = bytes.fromhex("ddf252ad1be2c89b69c2b068fc378daa952ba7f163c4a11628f55a4df523b3ef")
@@ -226,15 +224,13 @@ def test_any_bytes_are_decoded_or_kept(types: list[str], data: bytes) -> None:
     assert Abi.from_signatures([text]).input(whole).data == whole
 
 
-@pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
-def test_the_transfers_of_a_real_block_are_read() -> None:
-    case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
-    case["block"]["totalDifficulty"] = "0x1"
-    block = decode(payload_from_rpc(case["block"], case["receipts"], chain_id=1))
+@pytest.mark.parametrize("recorded", [*cases(own("geth-prague-41")), *real(mainnet()[:1])])
+def test_the_transfers_of_a_recorded_block_are_read(recorded: RecordedBlock) -> None:
+    block = decode(recorded.payload())
     abi = Abi.from_signatures([ERC20, ERC721, "transfer(address to, uint256 value)"])
     transfers = [entry for entry in block.logs if entry.topics and entry.topics[0] == TRANSFER]
     found = [got(abi.log(entry)) for entry in transfers]
-    assert len(found) > 50
+    assert {len(entry.topics) for entry in transfers} == {3, 4}
     for entry, said in zip(transfers, found, strict=True):
         assert bytes.fromhex(said["from"][2:]) == entry.topics[1][12:]
         if len(entry.topics) == 3:

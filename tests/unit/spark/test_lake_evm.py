@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
 from dataclasses import replace
 from itertools import chain, islice
@@ -14,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
-from cardinal.apps.evm import frames, payload_from_rpc
+from cardinal.apps.evm import frames
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
 from cardinal_connectors.dev import DevSettings
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
@@ -30,11 +28,11 @@ from cardinal_spark.rows import AppSpec, payload_content
 from cardinal_spark.testing import commit_batch, image, image_of, payload_row
 from dev_rows import DevRows
 from evm_typed import OTHER, address, block_of, call, wish
+from recorded_blocks import RecordedBlock, cases, mainnet, own, real
 
 if TYPE_CHECKING:
     from cardinal_connectors.dev.blocks import DevBlock
 
-FIXTURES = Path(__file__).parents[4] / "shared/fixtures/mainnet"
 SETTINGS = DevSettings(seed=5, blocks=24, reorg_rate=0.3)
 MAINNET = AppSpec("evm", {"chain_id": 1}).text()
 TOUCHED = [{"address": "0x" + "12" * 20, "storageKeys": ["0x" + "34" * 32, "0x" + "56" * 32]}]
@@ -260,17 +258,15 @@ def test_other_catalogs_get_statements_in_their_dialect(lake: str) -> None:
             list(statements(snapshot, schema, dialect))
 
 
-@pytest.mark.skipif(not FIXTURES.is_dir(), reason="the mainnet fixtures are not beside the project")
-def test_a_mainnet_block_is_in_the_lake_as_the_node_gives_it(tmp_path: Path) -> None:
-    case = json.loads(gzip.decompress((FIXTURES / "14000000.json.gz").read_bytes()))
-    total = {"totalDifficulty": "0x" + case["values"][f"c/1/b/{case['hash']}/d"]}
-    payload = payload_from_rpc({**case["block"], **total}, case["receipts"], chain_id=1)
-    commit_batch(LakeLocation.of(str(tmp_path)), [[payload_row(payload, MAINNET)]])
+@pytest.mark.parametrize("recorded", [*cases(own("geth-osaka-44")), *real(mainnet()[:1])])
+def test_a_recorded_block_is_in_the_lake_as_the_node_gives_it(recorded: RecordedBlock, tmp_path: Path) -> None:
+    app = AppSpec("evm", {"chain_id": recorded.chain.chain_id}).text()
+    commit_batch(LakeLocation.of(str(tmp_path)), [[payload_row(recorded.payload(), app)]])
     found = current(str(tmp_path), "transactions", "transaction_index")
     assert [(t["hash"], t["from_address"]) for t in found] == [
-        (t["hash"], t["from"].lower()) for t in case["block"]["transactions"]
+        (t["hash"], t["from"].lower()) for t in recorded.block["transactions"]
     ]
-    assert len(read(str(tmp_path), "current_logs")) == sum(len(receipt["logs"]) for receipt in case["receipts"])
+    assert len(read(str(tmp_path), "current_logs")) == sum(len(receipt["logs"]) for receipt in recorded.receipts)
 
 
 def test_a_lake_of_an_earlier_release_gains_the_new_columns(
