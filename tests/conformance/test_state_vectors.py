@@ -19,9 +19,7 @@ BLOCKS = load("state-blocks.json.gz", "blocks")
 def payload_of(block: dict[str, Any]) -> Payload:
     updates = {path: bytes.fromhex(value) for path, value in block["updates"].items()}
     block_hash, parent = bytes.fromhex(block["hash"]), bytes.fromhex(block["parent"])
-    return Payload(
-        int(block["number"]), block_hash, parent, int(block["weight"]), updates, frozenset(block["deletes"])
-    )
+    return Payload(int(block["number"]), block_hash, parent, int(block["weight"]), updates, frozenset(block["deletes"]))
 
 
 def test_a_leaf_is_published_slim_and_read_back_in_both_forms() -> None:
@@ -46,6 +44,6 @@ def test_every_account_of_the_blocks_is_slim() -> None:
         for path, value in payload_of(block).updates.items()
         if "/a/" in path and path.endswith("/d")
     }
-    assert len(published) > 10  # noqa: PLR2004 -- enough to hold each kind
+    assert len(published) > 10
     for path, value in published.items():
         assert Account.decode(value).slim() == value, path
