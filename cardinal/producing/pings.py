@@ -57,7 +57,7 @@ class Pinger:
 
     @property
     def sent_ms(self) -> int:
-        """When the last ping was sent, in milliseconds since 1970."""
+        """Time of the last ping, in milliseconds since 1970."""
         with self._lock:
             last = self._sent[-1]
         return last.unix_seconds * 1_000 + last.nanoseconds // 1_000_000

@@ -257,7 +257,7 @@ async def test_a_total_is_requested_by_a_method_of_its_own(form: str) -> None:
     total = chain[0].total
     answer = {"text": hex(total), "object": {"totalDifficulty": total % 2**60}, "number": total % 2**60}[form]
     async with opened(replay(chain, chain_id=CHAIN_ID)) as (node, feed):
-        node._handlers["eth_getTdByHash"] = lambda params: answer if params == [chain[0].name] else None  # noqa: SLF001
+        node._handlers["eth_getTdByHash"] = lambda params: answer if params == [chain[0].name] else None
         (payload,) = await everything(feed.follow(start=FAR + 1, until=FAR + 1))
     assert payload.weight == (total if form == "text" else total % 2**60) + 1000
 

@@ -58,6 +58,7 @@ class Chain(BaseModel):
         state_sync_in_body: first block whose body includes that transaction, as type 127 and under the roots; None
             without such a block.
         withdrawals: whether blocks can have any; where not, the header's root of them may cover something else.
+        foreign_hashes: how the chain makes its block hashes, if not from Ethereum's header: it cannot be verified then.
         notes: limits of the checks on this chain.
         sources: origin of each value.
 
@@ -79,6 +80,7 @@ class Chain(BaseModel):
     state_sync: bool = False
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     withdrawals: bool = True
+    foreign_hashes: str = ""
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -119,7 +121,7 @@ class Chain(BaseModel):
 
 def chain_of(chain_id: int) -> Chain:
     """The preset of a chain, or a nameless chain with defaults."""
-    return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
+    return CHAINS.get(chain_id) or _FOREIGN.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
 
 
 _GETH = "go-ethereum, params/config.go: genesis hash"
@@ -313,6 +315,23 @@ _PRESETS: Final = (
         sources=("facts, Ethereum nodes",),
     ),
 )
+
+_COMETBFT = "CometBFT hashes a header of its own, and the roots are not of Ethereum's tries"
+_TEMPO = "over fields of its own around Ethereum's header"
+_FOREIGN: Final = MappingProxyType(
+    {
+        chain_id: Chain(chain_id=chain_id, name=name, foreign_hashes=how)
+        for chain_id, name, how in (
+            (25, "cronos", _COMETBFT),
+            (338, "cronos-testnet", _COMETBFT),
+            (988, "stable", _COMETBFT),
+            (2201, "stable-testnet", _COMETBFT),
+            (4217, "tempo", _TEMPO),
+            (42_431, "tempo-moderato", _TEMPO),
+        )
+    }
+)
+"""Chains that cannot be verified, refused by name. Source: recorded blocks, none of which hashes to its name."""
 
 CHAINS: Final = MappingProxyType({chain.chain_id: chain for chain in _PRESETS})
 """Chain presets by id."""

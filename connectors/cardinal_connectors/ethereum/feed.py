@@ -24,7 +24,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
+from cardinal.apps.evm.checks.advice import refusal_of
+from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import FeedReport
 
 from .chain.blocks import ChainMovedError
@@ -109,8 +110,18 @@ class NodeFeed:
         return max(0, min(limit, latest.height - self._settings.lag))
 
     async def chain_id(self) -> int:
-        """The id of the chain that the nodes serve; WrongChainError where another one is required."""
-        return await self._nodes.greet()
+        """The id of the chain that the nodes serve.
+
+        Raises:
+            WrongChainError: another one is required.
+            ConfigurationError: the chain is known not to be verifiable.
+
+        """
+        found = await self._nodes.greet()
+        chain = self._chain(found)
+        if chain.foreign_hashes:
+            raise ConfigurationError(refusal_of(chain), setting="from")
+        return found
 
     def learn(self, weights: Mapping[bytes, int]) -> None:
         """Add the weights of published blocks by hash: total difficulties continue from these."""
