@@ -46,4 +46,6 @@ def test_producers_without_an_id_have_one_name_that_says_so() -> None:
             assert names.keys() == {"ours", NAMELESS, f"{ping_id('go').hex()[:12]}…"}
             assert (names[NAMELESS].blocks, names[NAMELESS].newest, names[NAMELESS].ping_age) == (4, 4, None)
             printed = CliRunner().invoke(status, [broker.url, "--app", "blob", "--chain-id", "1"])
-            assert any("unknown" in line and line.endswith(NAMELESS) for line in printed.output.splitlines()), printed.output
+            assert any("unknown" in line and line.endswith(NAMELESS) for line in printed.output.splitlines()), (
+                printed.output
+            )
