@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from ethereum_blocks import Built, build, grow, replay
 from feeding import QUICK, asynchronous, everything, opened, serving
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from blocks import DEADLINE
 from cardinal import Consumer, apps
 from cardinal.apps.evm import Chain, decode, frames, verify_payload
 from cardinal.apps.evm.application import ORIGIN, is_relative
-from cardinal.apps.evm.chains import Checkpoint
+from cardinal.apps.evm.chains import CHAINS, Checkpoint
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.rpc.header import write_header
+from cardinal.apps.evm.rpc.structures import RpcHeader
 from cardinal.errors import CardinalError, NodeAnswerError, ReorgTooDeepError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import ORIGIN_HEADER
@@ -27,8 +35,11 @@ from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.ethereum import open_feed
+from cardinal_connectors.ethereum.chain.blocks import BlockHeader
+from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
 from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings, StartTotal
+from cardinal_connectors.ethereum.verify.total_difficulty import TotalDifficulties
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
@@ -279,3 +290,79 @@ async def test_no_origin_is_sent_where_weights_follow_from_the_chain() -> None:
     with MemoryBroker(uuid.uuid4().hex) as broker:
         await published(broker, chain, 2)
         assert not [1 for record in broker.records() if any(name == ORIGIN_HEADER for name, _ in record.headers)]
+
+
+# --- AuRa: a total follows from a header's step ----------------------------------------------------------------------
+
+
+def sealed_by_authorities(steps: Sequence[int]) -> list[RpcHeader]:
+    """Headers of authorities from block 0 on, one for each step."""
+    made: list[RpcHeader] = []
+    zero = f"0x{bytes(32).hex()}"
+    for number, step in enumerate(steps):
+        before = made[-1] if made else None
+        difficulty = 0x20000 if before is None else 2**128 - 1 + steps[number - 1] - step
+        header = RpcHeader(
+            parent_hash=zero if before is None else before.hash,
+            **dict.fromkeys(("sha3_uncles", "state_root", "transactions_root", "receipts_root"), zero),
+            miner=f"0x{bytes(20).hex()}",
+            logs_bloom=f"0x{bytes(256).hex()}",
+            difficulty=hex(difficulty),
+            number=hex(number),
+            **dict.fromkeys(("gas_limit", "gas_used", "timestamp"), "0x1"),
+            extra_data="0x",
+            step=hex(step),
+            signature=f"0x{bytes(65).hex()}",
+        )
+        made.append(structs.replace(header, hash=f"0x{keccak(write_header(header)).hex()}"))
+    return made
+
+
+def short(header: RpcHeader) -> BlockHeader:
+    return BlockHeader(
+        number=header.number, hash=header.hash, parent_hash=header.parent_hash, difficulty=header.difficulty
+    )
+
+
+class Authorities:
+    """A node of such a chain that serves no totals."""
+
+    def __init__(self, headers: Sequence[RpcHeader]) -> None:
+        self._headers = headers
+
+    async def header(self, number: int) -> BlockHeader:
+        return short(self._headers[number])
+
+    async def header_by_hash(self, block_hash: bytes) -> BlockHeader:
+        return short(next(one for one in self._headers if one.hash == f"0x{block_hash.hex()}"))
+
+    async def call(self, kind: object, method: str, name: str, *_: object) -> RpcHeader:
+        if kind is not RpcHeader:
+            raise NodeAnswerError(f"there is no {method}", code=-32601)
+        return next(one for one in self._headers if one.hash == name)
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=2, max_size=12, unique=True).map(sorted))
+def test_a_total_of_authorities_is_the_sum_of_all_difficulties_without_a_sum(steps: list[int]) -> None:
+    headers = sealed_by_authorities([0, *steps])
+    node: Any = Authorities(headers)
+    chain = Chain(chain_id=9, name="authorities", step_difficulty=True)
+    totals = TotalDifficulties(node, RecentBlocks([], window=9), sum_blocks=0, chain=chain)
+    sums = list(itertools.accumulate(int(header.difficulty, 16) for header in headers))
+    assert [asyncio.run(totals.of(short(header))) for header in headers] == sums
+
+
+def test_gnosis_ended_with_the_total_that_its_last_step_gives() -> None:
+    """Five seconds a step: block 25,349,536 is of the day on which Gnosis merged."""
+    final = CHAINS[100].final_total_difficulty
+    assert CHAINS[100].step_difficulty
+    assert final is not None
+    step = 0x20000 + 25_349_536 * (2**128 - 1) - final
+    assert datetime.fromtimestamp(5 * step, UTC).date() == date(2022, 12, 8)
+
+
+def test_checkpoints_stand_below_the_chains_final_total_and_grow() -> None:
+    for chain in CHAINS.values():
+        totals = [one.total for one in sorted(chain.checkpoints, key=lambda one: one.number)]
+        assert totals == sorted(totals)
+        assert all(total <= (chain.final_total_difficulty or 2**256) for total in totals)
