@@ -31,7 +31,7 @@ _NEVER: Final = (
 
 
 def advice(failed: str, chain: Chain | None = None) -> str:
-    """What to do about a block that failed this check on its chain; part of a sentence."""
+    """Remedy for a block that failed this check on its chain; part of a sentence."""
     if failed in LOST:
         return (
             "use another node, or retry later; where every node returns it so, the chain makes it otherwise: "
