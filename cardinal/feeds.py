@@ -82,6 +82,23 @@ class Learning(Protocol):
 
 
 @runtime_checkable
+class Originating(Protocol):
+    """A feed whose weights may count from an origin, which all producers of a stream have to share.
+
+    Weights are a function of the chain and of the stream, never of where one producer began. So a producer of a stream
+    without published blocks settles the origin on the topics first: the earliest proposal there counts for all.
+    """
+
+    async def origin(self, start: int | None) -> str:
+        """The proposal for a stream that begins with this block; empty where weights follow from the chain alone."""
+        ...
+
+    def adopt(self, origin: str) -> None:
+        """Count weights from this origin, which may be another producer's."""
+        ...
+
+
+@runtime_checkable
 class Locating(Protocol):
     """A feed that finds a block's number by its hash or time."""
 

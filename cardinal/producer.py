@@ -30,6 +30,7 @@ from cardinal.consuming.gc_pause import collector_waits
 from cardinal.errors import CardinalError, ConfigurationError, LocalProtocolError
 from cardinal.producing.deep_reorg import BranchDepth, channel, linked
 from cardinal.producing.inflight import InFlight, ProducerStats, Publication, all_of, block, sending, together
+from cardinal.producing.origin import settle_origin
 from cardinal.producing.pings import Pinger, ping_id
 from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_foreign_clocks
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
@@ -267,6 +268,16 @@ class Producer:
         if self.transactional:
             return self._publish(together(ancestor, blocks), number)
         return all_of(self._publish_each(blocks, branch))
+
+    def settle_origin(self, proposal: str) -> str:
+        """Settle the origin of a new stream's weights: the earliest proposal on the topics, else this one, sent now.
+
+        Raises:
+            UnreachableError: the proposal does not become readable; as :meth:`add`.
+
+        """
+        stamp = self._pinger.sent_ms
+        return settle_origin(self._sink, self._app.default_topic, self._producer_id, proposal, stamp_ms=stamp)
 
     def flush(self, timeout: float = 60.0) -> None:
         """Wait until every block that was added is sealed.

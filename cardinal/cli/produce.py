@@ -63,6 +63,11 @@ _NAMED: Final = 10
     default=None,
     kinds=NODE,
 )
+@click.option(
+    "--start-total",
+    metavar="TOTAL@HASH",
+    help="Total difficulty of the block with this hash, for a new stream near it whose node serves none.",
+)
 @stop_option(help="Stop after this block (default: follow the head).")
 @click.option("--lag", type=click.IntRange(0), help="Lag N blocks behind the head.", metavar="N")
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only blocks of this finality.")
@@ -104,6 +109,7 @@ def produce(
     lag: int | None,
     finality: str | None,
     state: bool,
+    start_total: str | None,
     workers: int | None,
     app_name: str,
     topic: str | None,
@@ -137,6 +143,7 @@ def produce(
         }
         _refuse_with_ingest([name for name, is_given in given.items() if is_given])
     chosen = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
+    chosen["start.total"] = start_total
     options = {name: str(value) for name, value in chosen.items() if value is not None}
     node = find_node(from_url, config)
     if "://" in from_url:

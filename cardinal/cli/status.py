@@ -13,7 +13,7 @@ from cardinal.cli.blocks import age, clock, facts_of
 from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
 from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
-from cardinal.server.status import StreamState, explain_block, stream_state
+from cardinal.server.status import NAMELESS, ProducerState, StreamState, explain_block, stream_state
 from cardinal.server.topics import topic_states
 
 if TYPE_CHECKING:
@@ -139,11 +139,17 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
             click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
     click.echo(f"  producers  {'ping':>8}  {'blocks':>7}  {'first':>7}  {'lag':>8}  {'newest':>10}  id")
     for producer in state.producers:
-        alive = click.style("alive    ", fg="green") if producer.alive else click.style("silent   ", fg="red")
+        alive = _health(producer)
         click.echo(
             f"  {alive}  {age(producer.ping_age):>8}  {producer.blocks:>7}  {producer.first:>7}  "
             f"{age(producer.lag):>8}  {'-' if producer.newest is None else producer.newest:>10}  {producer.name}"
         )
+
+
+def _health(producer: ProducerState) -> str:
+    if producer.name == NAMELESS:
+        return "unknown  "
+    return click.style("alive    ", fg="green") if producer.alive else click.style("silent   ", fg="red")
 
 
 def _ago(now: float, published: float | None) -> str:

@@ -55,6 +55,13 @@ class Pinger:
         """Seconds for which the last ping has not been acknowledged; 0 where it has."""
         return 0.0 if self._sent_last.done() else time.monotonic() - self._sent_at
 
+    @property
+    def sent_ms(self) -> int:
+        """Time of the last ping, in milliseconds since 1970."""
+        with self._lock:
+            last = self._sent[-1]
+        return last.unix_seconds * 1_000 + last.nanoseconds // 1_000_000
+
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source, TransportUrl
 
+NAMELESS: Final = "(no id: another implementation)"
+"""Name for the producers whose records carry no id, such as those in Go; their pings cannot be told apart either."""
 _ALIVE_SECONDS: Final = 95.0
 """Three intervals of pings, and some tolerance."""
 _OLDEST_RECORDS: Final = 20
@@ -45,7 +47,7 @@ class ProducerState:
     """A producer of the newest blocks.
 
     Attributes:
-        name: its id; for one that only pings, the beginning of its hash.
+        name: its id; for one that only pings, the beginning of its hash; for those without an id, ``NAMELESS``.
         ping_age: seconds since its newest ping; None where none was read.
         blocks: of the newest blocks, those that it sent.
         first: number of blocks that it sent before all others.
@@ -115,11 +117,10 @@ class _Tail:
             self.pings[record.key[1:]] = max(at, record.timestamp_ms)
         elif (batch := batch_of(record)) is not None:
             self.batches.setdefault(batch.hash, batch)
-            name = next((value for key, value in record.headers if key == PRODUCER_HEADER), b"").decode(
-                "utf-8", "replace"
-            )
+            name = next((value or b"" for key, value in record.headers if key == PRODUCER_HEADER), b"")
             copies = self.sent[batch.hash]
-            copies[name] = min(copies.get(name, record.timestamp_ms), record.timestamp_ms)
+            named = name.decode("utf-8", "replace") or NAMELESS
+            copies[named] = min(copies.get(named, record.timestamp_ms), record.timestamp_ms)
 
 
 class _Reports:

@@ -123,7 +123,7 @@ def renamed(payloads: list[Payload], turn: int) -> Iterator[Payload]:
 
 def connected(url: str) -> RawProducer:
     """A client with our settings that knows its broker."""
-    roomy = f"{url}&queue.buffering.max.kbytes=1000000"
+    roomy = f"{url}{'&' if '?' in url else '?'}queue.buffering.max.kbytes=1000000"
     client = RawProducer(kafka_settings(parse_url(roomy)).producer(10_000_024, "bench"))
     client.list_topics(timeout=30)
     return client

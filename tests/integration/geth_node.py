@@ -177,7 +177,7 @@ async def geth(folder: Path, chain: Callable[[Path, Wallet], GethChain] = cancun
     binary, made = await asyncio.to_thread(_prepared, folder, chain, wallet, more)
     ports = http, ws, engine = free_port(), free_port(), free_port()
     options = [
-        *("--networkid", str(CHAIN_ID), "--nodiscover", "--maxpeers", "0", "--port", "0"),
+        *("--networkid", str(CHAIN_ID), "--nodiscover", "--maxpeers", "0", "--config", str(folder / "geth.toml")),
         *("--http", "--http.port", str(http), "--http.api", "eth,debug,net"),
         *("--ws", "--ws.port", str(ws), "--ws.api", "eth", "--ipcpath", str(folder / "geth.ipc")),
         *("--authrpc.port", str(engine), "--authrpc.jwtsecret", str(folder / "jwt")),
@@ -208,6 +208,7 @@ def _prepared(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jwt").write_text(os.urandom(32).hex())
     (folder / "genesis.json").write_text(json.dumps(made.genesis))
+    (folder / "geth.toml").write_text('[Node.P2P]\nListenAddr = ""\n')  # --port names no address: it is all interfaces
     command = [str(binary), "init", "--datadir", str(folder / "data"), *more, str(folder / "genesis.json")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     return binary, made

@@ -10,7 +10,7 @@ from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import payload_from_rpc, state_delta, touched, verify
+from cardinal.apps.evm import Account, payload_from_rpc, state_delta, touched, verify
 from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import ApplicationError, IntegrityError
 
@@ -100,7 +100,7 @@ async def test_the_deltas_of_a_chain_are_the_nodes_state() -> None:
             proof = await node.ask("eth_getProof", address, [], "latest")
             numbers = [minimal(int(proof[name], 16)) for name in ("nonce", "balance")]
             account = rlp([*numbers, raw(proof["storageHash"]), raw(proof["codeHash"])])
-            assert state[f"c/7a69/a/{keccak(raw(address)).hex()}/d"] == account, address
+            assert Account.decode(state[f"c/7a69/a/{keccak(raw(address)).hex()}/d"]).leaf() == account, address
         assert state[f"c/7a69/c/{keccak(STORING).hex()}"] == STORING
         slots = f"c/7a69/a/{keccak(raw(contract)).hex()}/s/"
         for slot in range(5):

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from recording_proxy import recording_proxy
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import decode
+from cardinal.apps.evm import Account, decode
 from cardinal.apps.evm.chains import chain_of
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal.testing.replay import ReplayChain
@@ -57,7 +57,9 @@ async def assert_account(node: Asked, chain_id: int, payload: Payload, address: 
     nonce = await node.ask("eth_getTransactionCount", address, at)
     proof = await node.ask("eth_getProof", address, [], at)
     account = rlp([minimal(int(nonce, 16)), minimal(balance), raw(proof["storageHash"]), raw(proof["codeHash"])])
-    assert payload.updates[f"{path(chain_id, address)}/d"] == account
+    published = Account.decode(payload.updates[f"{path(chain_id, address)}/d"])
+    assert published.leaf() == account
+    assert published.slim() == payload.updates[f"{path(chain_id, address)}/d"]
 
 
 @pytest.mark.node
@@ -192,7 +194,7 @@ async def assert_state(node: Geth, payload: Payload, folder: Path) -> None:
         proof = await node.ask("eth_getProof", address, [], "0x0")
         numbers = [minimal(int(proof[name], 16)) for name in ("nonce", "balance")]
         written = rlp([*numbers, raw(proof["storageHash"]), raw(proof["codeHash"])])
-        assert payload.updates[f"{root}/a/{keccak(raw(address)).hex()}/d"] == written
+        assert Account.decode(payload.updates[f"{root}/a/{keccak(raw(address)).hex()}/d"]).leaf() == written
         code = raw(await node.ask("eth_getCode", address, "0x0"))
         assert not code or payload.updates[f"{root}/c/{keccak(code).hex()}"] == code
     assert not payload.sub_batches

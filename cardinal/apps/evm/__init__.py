@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .checks.integrity import verify
     from .checks.published import verify_payload
     from .checks.state import state_delta, touched
+    from .model.account import Account
     from .model.block_decoder import decode
     from .model.state import StateDelta
     from .rpc.payload import payload_from_rpc
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Abi",
+    "Account",
     "Chain",
     "StateDelta",
     "chain_of",
@@ -37,6 +39,7 @@ __all__ = [
 
 _MODULES = {
     "Abi": "abi.decoder",
+    "Account": "model.account",
     "Chain": "chains",
     "StateDelta": "model.state",
     "chain_of": "chains",

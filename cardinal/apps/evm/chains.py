@@ -22,6 +22,23 @@ CHECK_NAMES: Final = (
 """The checks of :mod:`.checks.integrity`, in the order in which they run."""
 
 
+class Checkpoint(BaseModel):
+    """Block of a chain's canonical branch whose total difficulty is known.
+
+    Attributes:
+        number: its number.
+        hash: its hash as ``0x`` text.
+        total: its total difficulty, its own included.
+
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: Annotated[int, Field(ge=0)]
+    hash: Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")]
+    total: Annotated[int, Field(ge=0)]
+
+
 class Chain(BaseModel):
     """Parameters of a chain.
 
@@ -31,12 +48,17 @@ class Chain(BaseModel):
         genesis: hash of block 0 as ``0x`` text; None where it varies (development chains).
         final_total_difficulty: total difficulty at which proof of work ended; None where unknown, or where it has not
             ended.
+        checkpoints: blocks with known total difficulties, from which those of others are summed up where a node serves
+            none.
+        step_difficulty: difficulties are 2**128 - 1 less the steps since the parent (AuRa), so a total follows from
+            number and step.
         unchecked: names of checks that this chain's honest blocks do not pass.
         status_from: first block whose receipts have a status (Byzantium).
         state_sync: its nodes add a transaction, with receipt and logs, that no root of the header covers.
         state_sync_in_body: first block whose body includes that transaction, as type 127 and under the roots; None
             without such a block.
         withdrawals: whether blocks can have any; where not, the header's root of them may cover something else.
+        foreign_hashes: how the chain makes its block hashes, if not from Ethereum's header: it cannot be verified then.
         notes: limits of the checks on this chain.
         sources: origin of each value.
 
@@ -51,11 +73,14 @@ class Chain(BaseModel):
     name: Annotated[str, Field(min_length=1)]
     genesis: Annotated[str, Field(pattern="^0x[0-9a-f]{64}$")] | None = None
     final_total_difficulty: Annotated[int, Field(ge=0)] | None = None
+    checkpoints: tuple[Checkpoint, ...] = ()
+    step_difficulty: bool = False
     unchecked: frozenset[str] = frozenset()
     status_from: Annotated[int, Field(ge=0)] = 0
     state_sync: bool = False
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     withdrawals: bool = True
+    foreign_hashes: str = ""
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -96,7 +121,7 @@ class Chain(BaseModel):
 
 def chain_of(chain_id: int) -> Chain:
     """The preset of a chain, or a nameless chain with defaults."""
-    return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
+    return CHAINS.get(chain_id) or _FOREIGN.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
 
 
 _GETH = "go-ethereum, params/config.go: genesis hash"
@@ -118,12 +143,41 @@ _PRESETS: Final = (
         name="mainnet",
         genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
         final_total_difficulty=58_750_003_716_598_352_816_469,
+        checkpoints=(
+            Checkpoint(
+                number=14_000_000,
+                hash="0x9bff49171de27924fa958faf7b7ce605c1ff0fdee86f4c0c74239e6ae20d9446",
+                total=38_896_129_597_749_836_221_010,
+            ),
+            Checkpoint(
+                number=14_847_000,
+                hash="0x2298de96c5444f33ddc84f2525a71a3a6f6f1c1fd1b14ab03514e7867544d160",
+                total=50_003_781_121_673_754_119_685,
+            ),
+            Checkpoint(
+                number=15_011_000,
+                hash="0x46c838d02d5fa5bc070080ed7965da1d888f6eb1797045365407c7011280af56",
+                total=52_367_203_434_576_253_689_712,
+            ),
+            Checkpoint(
+                number=15_216_000,
+                hash="0xfd5898c8d2a5d782a80ba7cf6ab598d17b9e9df26cd82a728e4b5f848c824e9e",
+                total=54_869_472_268_454_264_278_077,
+            ),
+            Checkpoint(
+                number=15_537_393,
+                hash="0x55b11b918355b1ef9c5db810302ebad0bf2544255b530cdce90674d5887bb286",
+                total=58_750_003_716_598_352_816_469,
+            ),
+        ),
         status_from=4_370_000,
         notes="Before Byzantium (block 4,370,000) nodes that leave a receipt's root out need `unchecked = "
         "['receipts root']`; receipts are then held to the bloom and the gas alone.",
         sources=(
             _GETH + ", Byzantium",
             "total difficulty: nodes' answers for block 15,537,394; reth, chainspec mainnet",
+            "checkpoints: nodes' answers for block 14,000,000; pivots of Nethermind's configs/mainnet.cfg of 2022",
+            "go-ethereum, core/history: the last block before the merge",
         ),
     ),
     Chain(
@@ -131,7 +185,18 @@ _PRESETS: Final = (
         name="sepolia",
         genesis="0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9",
         final_total_difficulty=17_000_018_015_853_232,
-        sources=(_GETH, "total difficulty: nodes' answers after the merge; the reference's producer"),
+        checkpoints=(
+            Checkpoint(
+                number=1_450_409,
+                hash="0x229f6b18ca1552f1d5146deceb5387333f40dc6275aebee3f2c5c4ece07d02db",
+                total=17_000_018_015_853_232,
+            ),
+        ),
+        sources=(
+            _GETH,
+            "total difficulty: nodes' answers after the merge; the reference's producer",
+            "go-ethereum, core/history: the last block before the merge",
+        ),
     ),
     Chain(
         chain_id=17_000,
@@ -157,7 +222,8 @@ _PRESETS: Final = (
         "root: they are published apart (br/, bl/) and held only to their hash and log indexes. From it on it is one "
         "of the block's transactions (type 127), under every root: nodes do not show what its bytes are made of, so "
         "its bytes are requested (eth_getRawTransactionByHash). "
-        "Proof of authority: every block has a difficulty, and nodes must serve totalDifficulty.",
+        "Every block has a difficulty, and no node serves totalDifficulty any more: weights count from the stream's "
+        "origin, unless --start-total names a total.",
         sources=(
             _ERIGON,
             "maticjs, getStateSyncTxHash: which transaction it is, and that no root covers it",
@@ -179,6 +245,7 @@ _PRESETS: Final = (
         genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
         # 25,349,536 blocks of 2**128 - 1 each, less the step of the last of them, on top of the genesis block's.
         final_total_difficulty=0x182CD9_FFFFFFFF_FFFFFFFF_FFFFFFFF_FEA9528A2,
+        step_difficulty=True,
         notes="Up to block 25,349,536 headers are sealed by authorities: nodes must show `step` and `signature`, as "
         "Nethermind does.",
         sources=(
@@ -228,8 +295,8 @@ _PRESETS: Final = (
         name="bsc",
         genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
         notes="System transactions are signed legacy transactions at a price of zero: every root covers them (their "
-        "logs name no block, which nothing here reads). Proof of authority: every block has a difficulty, and nodes "
-        "must serve totalDifficulty.",
+        "logs name no block, which nothing here reads). Every block has a difficulty: where the node serves no "
+        "totalDifficulty, weights count from the stream's origin, unless --start-total names a total.",
         sources=("bsc, params/config.go: genesis hash", "a block of its test network recomputes"),
     ),
     Chain(
@@ -248,6 +315,23 @@ _PRESETS: Final = (
         sources=("facts, Ethereum nodes",),
     ),
 )
+
+_COMETBFT = "CometBFT hashes a header of its own, and the roots are not of Ethereum's tries"
+_TEMPO = "over fields of its own around Ethereum's header"
+_FOREIGN: Final = MappingProxyType(
+    {
+        chain_id: Chain(chain_id=chain_id, name=name, foreign_hashes=how)
+        for chain_id, name, how in (
+            (25, "cronos", _COMETBFT),
+            (338, "cronos-testnet", _COMETBFT),
+            (988, "stable", _COMETBFT),
+            (2201, "stable-testnet", _COMETBFT),
+            (4217, "tempo", _TEMPO),
+            (42_431, "tempo-moderato", _TEMPO),
+        )
+    }
+)
+"""Chains that cannot be verified, refused by name. Source: recorded blocks, none of which hashes to its name."""
 
 CHAINS: Final = MappingProxyType({chain.chain_id: chain for chain in _PRESETS})
 """Chain presets by id."""

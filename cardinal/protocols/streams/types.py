@@ -105,6 +105,9 @@ PRODUCER_HEADER = "cardinal-producer"
 SEALED_HEADER = "cardinal-sealed"
 """BlockHeader on a Batch whose block was complete on the topics before the Batch was sent."""
 
+ORIGIN_HEADER = "cardinal-origin"
+"""Header on a heartbeat of the default topic: the origin from which the weights of a new stream count."""
+
 ANONYMOUS = b"anonymous"
 """The producer of a record without a producer header."""
 

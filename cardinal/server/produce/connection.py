@@ -84,6 +84,10 @@ class Connection(Protocol):
         """Survey of the published blocks: the frontier, and what is partially published there."""
         ...
 
+    async def settle_origin(self, proposal: str) -> str:
+        """Settle the origin of a new stream's weights among its producers; empty where it cannot be."""
+        ...
+
     def submit(self, step: Step) -> Future[None]:
         """Send a step; its future ends when the step is published."""
         ...
@@ -183,6 +187,13 @@ class StreamConnection:
         return await asyncio.wrap_future(
             run_in_thread(lambda: survey_members(self._url, self._app, producer_id=self._settings.producer_id), _THREAD)
         )
+
+    async def settle_origin(self, proposal: str) -> str:
+        """Settle the origin of a new stream's weights: the first proposal on the topics."""
+        producer = self._producer
+        if producer is None:
+            raise ConfigurationError("prepare the service before it runs")
+        return await asyncio.wrap_future(run_in_thread(lambda: producer.settle_origin(proposal), _THREAD))
 
     def submit(self, step: Step) -> Future[None]:
         """Send a step; its future ends when the step is sealed."""

@@ -123,6 +123,11 @@ class IngestConnection:
         again = max(0, self._app.reorg_threshold - _MARGIN)
         return Survey([], {}, (), last=last, following=max(first, last + 1 - again))
 
+    async def settle_origin(self, proposal: str) -> str:
+        """None: nodes hold no origin, so the weights have to follow from the chain, else the feed refuses."""
+        del proposal
+        return ""
+
     def submit(self, step: Step) -> Future[None]:
         """Send a step; its future ends when the step is acknowledged."""
         publisher = self._opened()

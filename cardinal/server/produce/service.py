@@ -11,7 +11,8 @@ Rules:
    (:mod:`.compatibility`).
 5. Blocks that are partially published where the topics end are completed as the feed yields them, or by requesting
    them by hash: when the feed has ended, or has been followed for a while (:mod:`.partial_blocks`).
-6. Where a new stream starts is checked before topics are created (:mod:`.start`).
+6. Where a new stream starts is checked before topics are created (:mod:`.start`). The origin of its weights is settled
+   on the topics before the first block is sent (:mod:`cardinal.producing.origin`).
 7. An ingest node that needs blocks which are not held any more gets them: the feed is read again from there.
 8. It logs on ``cardinal.produce`` what holds it up (:mod:`.watch`), and every reorg in one line.
 """
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, IntegrityError, NodeAnswerError, NodeBehindError
-from cardinal.feeds import Learning
+from cardinal.feeds import Learning, Originating
 from cardinal.protocols.streams.types import Finality, path_expression
 from cardinal.server.produce.compatibility import check_newest
 from cardinal.server.produce.conditions import LOG, Conditions
@@ -164,12 +165,14 @@ class ProduceService:
         self._chain = found.chain
         if isinstance(self._feed, Learning):
             self._feed.learn({ref.hash: found.batches[ref.hash].weight for ref in found.chain})
+        if not found.chain and found.following is None:
+            if not is_new:
+                self._first = await first_block(self._feed, self._start, self._stop)
+            await self._settle_origin()
         if not self._settings.allow_coverage_change:
             await check_newest(self._feed, self._app, found)
         if found.following is not None:
             self._first = found.following
-        elif not found.chain and not is_new:
-            self._first = await first_block(self._feed, self._start, self._stop)
         self._partial.begin(found)
         self._looks = True
         newest = found.chain[-1] if found.chain else None
@@ -184,6 +187,14 @@ class ProduceService:
         )
         self._log_start()
         return found.chain
+
+    async def _settle_origin(self) -> None:
+        """Let the weights of a stream without blocks count from the origin that its producers agree on."""
+        if not isinstance(self._feed, Originating):
+            return
+        proposal = await self._feed.origin(self._first)
+        if proposal and (origin := await self._stream.settle_origin(proposal)):
+            self._feed.adopt(origin)
 
     async def run(self) -> None:
         """Publish until the feed ends, or until cancelled; then wait for what is in flight.

@@ -24,7 +24,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
+from cardinal.apps.evm.checks.advice import refusal_of
+from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import FeedReport
 
 from .chain.blocks import ChainMovedError
@@ -35,11 +36,13 @@ from .nodes.pool import NodePool
 from .nodes.retry_policy import RetryPolicy
 from .settings import FeedSettings
 from .url import read_url
+from .verify.origin import KnownTotal
 from .verify.rules import Rules
-from .verify.total_difficulty import LearnedTotals, TotalDifficulties
+from .verify.total_difficulty import LearnedTotals, TotalDifficulties, proposed_origin
 from .verify.verifier import Verifier
 
 if TYPE_CHECKING:
+    from cardinal.apps.evm.chains import Chain
     from cardinal.config.url import NodeUrl
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
@@ -107,12 +110,47 @@ class NodeFeed:
         return max(0, min(limit, latest.height - self._settings.lag))
 
     async def chain_id(self) -> int:
-        """The id of the chain that the nodes serve; WrongChainError where another one is required."""
-        return await self._nodes.greet()
+        """The id of the chain that the nodes serve.
+
+        Raises:
+            WrongChainError: another one is required.
+            ConfigurationError: the chain is known not to be verifiable.
+
+        """
+        found = await self._nodes.greet()
+        chain = self._chain(found)
+        if chain.foreign_hashes:
+            raise ConfigurationError(refusal_of(chain), setting="from")
+        return found
 
     def learn(self, weights: Mapping[bytes, int]) -> None:
         """Add the weights of published blocks by hash: total difficulties continue from these."""
-        self._learned.weights.update(weights)
+        self._learned.learn(dict(weights))
+
+    async def origin(self, start: int | None) -> str:
+        """The origin of the weights of a new stream with this first block; see :class:`~cardinal.feeds.Originating`.
+
+        Raises:
+            NodeUnreachableError, NodeAnswerError, WrongChainError: as :meth:`follow`.
+            ConfigurationError: the node does not have the block whose total is named.
+
+        """
+        chain_id = await self._nodes.greet()
+        failure: FeedError | None = None
+        for node in (self._nodes.active, *self._nodes.others()):
+            try:
+                await node.greet()
+                header = await node.fetcher.header(start or 0)
+                if header is not None:
+                    known = await proposed_origin(self._totals(node, chain_id), header, self._chain(chain_id))
+                    return "" if known is None else str(known)
+            except FeedError as refused:
+                failure = failure or refused
+        raise failure or NodeAnswerError(f"the node does not have block {start or 0}: begin with another block")
+
+    def adopt(self, origin: str) -> None:
+        """Let weights count from a stream's origin; ConfigurationError where it cannot be read."""
+        self._learned.origin = KnownTotal.parse(origin)
 
     async def follow(
         self, published: Sequence[BlockRef] = (), *, start: int | None = None, until: int | None = None
@@ -210,14 +248,7 @@ class NodeFeed:
         return None
 
     async def _block_of(self, node: Node, block_hash: bytes, chain_id: int) -> Payload | None:
-        chain = Rules.of(chain_id, self._settings).chain
-        totals = TotalDifficulties(
-            node.fetcher,
-            RecentBlocks((), window=1),
-            sum_blocks=self._settings.sum_blocks,
-            preset=chain.final_total_difficulty,
-            learned=self._learned,
-        )
+        totals = self._totals(node, chain_id)
         fetched = await node.by_hash(block_hash)
         if fetched is None:
             return None
@@ -225,6 +256,20 @@ class NodeFeed:
             return (await Verifier(node, totals, chain_id, self._settings).verify(fetched, None)).payload
         except ChainMovedError:
             return None
+
+    def _chain(self, chain_id: int) -> Chain:
+        return Rules.of(chain_id, self._settings).chain
+
+    def _totals(self, node: Node, chain_id: int) -> TotalDifficulties:
+        """Totals of single blocks."""
+        return TotalDifficulties(
+            node.fetcher,
+            RecentBlocks((), window=1),
+            sum_blocks=self._settings.sum_blocks,
+            chain=self._chain(chain_id),
+            start_total=self._settings.start_total,
+            learned=self._learned,
+        )
 
     async def locate(self, text: str) -> int:
         """Number of a block by its number, its hash, or a time; see :func:`.nodes.locate.locate`.

@@ -44,6 +44,14 @@ class RpcSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StartTotal:
+    """Total difficulty that the user names: that of the block with this hash (32 bytes), its own included."""
+
+    total: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FeedSettings:
     """Intervals and bounds of a feed.
 
@@ -57,6 +65,7 @@ class FeedSettings:
         fetch_bytes: target size of one batch of a backfill, in bytes of responses.
         fetch_blocks: most blocks in one batch of a backfill.
         sum_blocks: most headers that are read to add up a difficulty that the node does not serve.
+        start_total: a block's total difficulty, for a new stream that begins near it where nothing else supplies one.
         lag: blocks to stay below the node's head: fewer reorgs, later.
         finality: yield only blocks that the node calls ``safe`` or ``finalized``.
         chain: the chain's description; None: the preset of its id, where there is one.
@@ -85,6 +94,7 @@ class FeedSettings:
     fetch_bytes: int = 4 << 20
     fetch_blocks: int = 50
     sum_blocks: int = 100_000
+    start_total: StartTotal | None = None
     lag: int = 0
     finality: Literal["safe", "finalized"] | None = None
     chain: Chain | None = None

@@ -13,10 +13,11 @@ from cardinal.config.options import Options
 from cardinal.config.url import CREDENTIALS, Endpoint, NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError
 
-from .settings import FeedSettings, RpcSettings
+from .settings import FeedSettings, RpcSettings, StartTotal
 
 _NUMBER = Annotated[int, Field(ge=0)]
 _SECONDS = Annotated[float, Field(ge=0.001, allow_inf_nan=False)]
+_HASH_BYTES: Final = 32
 _SWITCHABLE: Final = frozenset(CHECK_NAMES) - {"hash"}
 
 
@@ -62,6 +63,10 @@ class NodeOptions(Options):
     genesis: Path | None = None
     """The chain's genesis file, for the state of the first block where the node does not list it."""
 
+    start_total: StartTotal | None = None
+    """``TOTAL@HASH``: the total difficulty of the block with this hash, for a new stream that begins within 100,000
+    blocks of it, where neither the node nor the chain's description supplies one."""
+
     unchecked: frozenset[str] | None = None
     """Checks that the chain does not satisfy, separated by commas, such as ``receipts root,bloom``; a wrong name is
     refused with all names."""
@@ -70,6 +75,20 @@ class NodeOptions(Options):
     def names(cls) -> list[str]:
         """The names of all options, with those of one node."""
         return sorted((*super().names(), *CREDENTIALS))
+
+    @field_validator("start_total", mode="before")
+    @classmethod
+    def _named_total(cls, value: str) -> StartTotal:
+        """A total difficulty and the block that has it."""
+        total, _, block_hash = value.partition("@")
+        digits = block_hash.removeprefix("0x")
+        try:
+            named = StartTotal(int(total, 0), bytes.fromhex(digits))
+        except ValueError:
+            named = StartTotal(-1, b"")
+        if named.total < 0 or len(named.hash) != _HASH_BYTES:
+            raise ValueError("a total difficulty and the hash of the block that has it were expected, as 123@0x…")
+        return named
 
     @field_validator("unchecked", mode="before")
     @classmethod

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import payload_from_rpc, rlp, state_delta, touched, verify
+from cardinal.apps.evm import Account, payload_from_rpc, rlp, state_delta, touched, verify
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rlp import minimal_bytes
@@ -74,7 +74,8 @@ def test_accounts_that_changed_came_and_went() -> None:
     after = CROWD | {OLD: account(2, 9), NEW: account(0, 8)}
     states = States(before, after)
     delta = states.delta(states.proofs(OLD, NEW, GONE))
-    assert delta.updates == {path(OLD, "/d"): account(2, 9), path(NEW, "/d"): account(0, 8)}
+    assert delta.updates == {path(OLD, "/d"): Account(2, 9).slim(), path(NEW, "/d"): Account(0, 8).slim()}
+    assert {Account.decode(value).leaf() for value in delta.updates.values()} == {account(2, 9), account(0, 8)}
     assert delta.deletes == {path(GONE)}
     assert delta.storage == {}
     payload = payload_from_rpc(states.block.rpc, [], chain_id=1, state=delta)  # type: ignore[arg-type]  # a structure
@@ -114,9 +115,11 @@ def test_what_changed_beside_the_proofs_is_refused_with_its_block() -> None:
 
 
 def test_an_account_of_another_form_is_refused() -> None:
-    states = States(CROWD, CROWD | {OLD: rlp.encode([b"", b"", b""])})
-    with pytest.raises(ApplicationError, match="form"):
-        states.delta(states.proofs(OLD))
+    slim = rlp.encode([b"\x01", b"", b"", b""])  # is published, and is never in a trie
+    for other in (rlp.encode([b"", b"", b""]), rlp.encode([b"", b"", b"\1", b"\2"]), slim, b"\x01"):
+        states = States(CROWD, CROWD | {OLD: other})
+        with pytest.raises(ApplicationError, match="form"):
+            states.delta(states.proofs(OLD))
 
 
 def test_answers_that_are_no_proofs_are_refused() -> None:

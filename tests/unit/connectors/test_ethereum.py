@@ -410,6 +410,12 @@ class Moving:
         assert block_hash == of_branch(HEAD, 0).parent
         return of_branch(HEAD - 1, 0)
 
+    async def header(self, number: int) -> BlockHeader:
+        return of_branch(number, 0)
+
+    async def call(self, _: object, method: str, *params: object) -> None:
+        raise NodeAnswerError(f"no {method} of {params}", code=-32601)
+
     async def headers(self, numbers: Sequence[int]) -> list[BlockHeader]:
         branch = next(self._branches)
         return [of_branch(number, branch) for number in numbers]

@@ -25,6 +25,7 @@ from cardinal.apps.evm.rpc.receipts import (
 from cardinal.apps.evm.rpc.structures import JsonObject, hexadecimal, raw
 from cardinal.errors import ApplicationError, IntegrityError
 
+from .advice import advice
 from .trie import ordered_root
 
 _PLACES: Final = tuple(map(hex, range(4096)))
@@ -183,8 +184,7 @@ def verify(
         ) from error
     if failed is not None:
         raise IntegrityError(
-            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
-            "use another node, or retry later",
+            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; {advice(failed, chain)}",
             number=encoded.number,
             block_hash=encoded.hash,
             check=failed,

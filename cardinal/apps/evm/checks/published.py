@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cardinal.apps.evm import rlp
+from cardinal.apps.evm.application import is_relative
 from cardinal.apps.evm.bloom import BLOOM_SIZE, bloom_bits
 from cardinal.apps.evm.chains import Chain
 from cardinal.apps.evm.keccak import keccak
@@ -79,7 +80,8 @@ def verify_payload(payload: Payload, chain: Chain) -> None:
     block = decode(payload)
     root = f"c/{chain.chain_id:x}"
     prefix = f"{root}/b/{payload.hash.hex()}"
-    if block.header is None or block.total_difficulty is None or block.chain_id != chain.chain_id:
+    without = block.total_difficulty is None and not is_relative(block.weight)
+    if block.header is None or without or block.chain_id != chain.chain_id:
         raise ApplicationError(f"block {payload.number} lacks its header or its difficulty on chain {chain.chain_id}")
     published = _Published(chain, block, block.header, payload.updates, root, prefix, _logs(block, payload, prefix))
     failures = (name for name, check in CHECKS.items() if name not in chain.unchecked and not check(published))
@@ -110,8 +112,11 @@ def _number_and_parent(published: _Published) -> bool:
 
 
 def _weight(published: _Published) -> bool:
-    """Weight and difficulty; after the merge the total is the chain's final one."""
+    """Weight and difficulty; after the merge the total is the chain's final one. From an origin there is no total."""
     block, total = published.block, published.block.total_difficulty or 0
+    if is_relative(block.weight):
+        known = published.merged and published.chain.final_total_difficulty is not None
+        return block.total_difficulty is None and not known
     if not published.merged:
         return block.weight == total >= published.header.difficulty
     return block.weight == total + block.number and published.chain.final_total_difficulty in (None, total)

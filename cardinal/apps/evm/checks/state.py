@@ -7,8 +7,8 @@ Rules:
    both blocks.
 2. A delta is complete or refused: a change outside the hint makes the two state roots differ without a proof, which is
    an :class:`~cardinal.errors.IntegrityError` with ``check="state"``.
-3. Paths and values are the reference's: accounts and code in the block's updates, storage in its sub batch, a removed
-   account as a delete. A slot that became zero has an empty value.
+3. Paths and values are the reference's: accounts (slim, :mod:`cardinal.apps.evm.model.account`) and code in the block's
+   updates, storage in its sub batch, a removed account as a delete. A slot that became zero has an empty value.
 
 The first block has no delta: its state is the chain's genesis, which has no proof.
 """
@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.model.account import NO_CODE, Account
 from cardinal.apps.evm.model.state import StateDelta
 from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.apps.evm.rpc.header import encode_header
@@ -29,10 +30,8 @@ from cardinal.errors import ApplicationError, IntegrityError
 from .proofs import UnknownChangeError, changes, nodes_by_hash
 from .trie import EMPTY_ROOT
 
-_NO_CODE: Final = keccak(b"")
 _ZERO: Final = b"\x80"
 """The RLP of zero: some nodes leave a cleared slot in the trie (seen on anvil 1.7.1)."""
-_ACCOUNT: Final = 4
 _RING: Final = 8191
 _BEACON_ROOTS: Final = "0x000f3df6d732807ef1319fb7b8bb8522d0beac02"
 _HISTORY: Final = "0x0000f90827f1c53a10cb7a02335b175320002935"
@@ -134,9 +133,11 @@ def _delta(
         if now is None:
             deletes.add(account)
             continue
-        updates[f"{account}/d"] = now
-        (old_slots, old_code), (new_slots, new_code) = _roots(was), _roots(now)
-        if new_code not in (old_code, _NO_CODE):
+        written = _leaf(now)
+        updates[f"{account}/d"] = written.slim()
+        old_slots, old_code = (EMPTY_ROOT, NO_CODE) if was is None else _roots(_leaf(was))
+        new_slots, new_code = _roots(written)
+        if new_code not in (old_code, NO_CODE):
             if new_code not in codes:
                 raise KeyError(new_code.hex())
             updates[f"{root}/c/{new_code.hex()}"] = codes[new_code]
@@ -145,14 +146,16 @@ def _delta(
     return StateDelta(updates, frozenset(deletes), storage)
 
 
-def _roots(account: bytes | None) -> tuple[bytes, bytes]:
-    """Storage root and code hash of an account; those of an empty one where there is none."""
-    if account is None:
-        return EMPTY_ROOT, _NO_CODE
-    items = rlp.decode_list(account)
-    if len(items) != _ACCOUNT or not isinstance(items[2], bytes) or not isinstance(items[3], bytes):
+def _leaf(value: bytes) -> Account:
+    """Account of a proof, whose leaf must be what it is written as: the state root covers exactly these bytes."""
+    account = Account.decode(value)
+    if account.leaf() != value:
         raise ApplicationError("a state proof holds an account of another form")
-    return items[2], items[3]
+    return account
+
+
+def _roots(account: Account) -> tuple[bytes, bytes]:
+    return account.storage_root, account.code_hash
 
 
 def _accounts(traces: Sequence[JsonObject]) -> Iterator[tuple[str, Mapping[str, Any]]]:

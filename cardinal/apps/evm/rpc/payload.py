@@ -6,16 +6,18 @@ Rules:
    of the Batch, on which redundant producers must agree. So nothing depends on the node: withdrawals have an entry
    only where there are some, a creation's address is computed where a node does not return it, and after the merge the
    chain's final total difficulty counts, never a node's.
-2. Incomplete blocks (missing receipts or uncles) are refused. Other checks: :mod:`cardinal.apps.evm.checks.integrity`.
+2. Where no total difficulty is known, weights count from the stream's origin, and there is no entry ``d``.
+3. Incomplete blocks (missing receipts or uncles) are refused. Other checks: :mod:`cardinal.apps.evm.checks.integrity`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.application import MERGED_AT_GENESIS, Chain, chain_of
+from cardinal.apps.evm.application import MERGED_AT_GENESIS, Chain, chain_of, is_relative
 from cardinal.apps.evm.model.state import StateDelta
 from cardinal.apps.evm.rlp import minimal_bytes
 from cardinal.errors import ApplicationError
@@ -53,7 +55,7 @@ def payload_from_rpc(
             batch.
         uncles: headers of the block's uncles, in order.
         total_difficulty: replaces the block's ``totalDifficulty``, which most nodes no longer serve, and which is
-            ignored after the merge.
+            ignored after the merge; or a weight that counts from an origin (``application.ORIGIN``).
         chain: parameters of the chain; default the preset of ``chain_id``.
 
     Raises:
@@ -84,9 +86,10 @@ def payload_of(
         total, merged = _total_difficulty(block, chain or chain_of(chain_id), total_difficulty)
         updates: dict[str, bytes] = {
             f"{prefix}/h": block.header,
-            f"{prefix}/d": minimal_bytes(total),
             f"{root}/n/{block.number:x}": block.hash,
         }
+        if not is_relative(total):
+            updates[f"{prefix}/d"] = minimal_bytes(total)
         if block.withdrawals:
             updates[f"{prefix}/w"] = rlp.wrap(block.withdrawals)
         updates |= {f"{prefix}/u/{index:x}": uncle for index, uncle in enumerate(block.uncles)}
@@ -110,6 +113,16 @@ def payload_of(
     weight = total + block.number if merged else total
     deletes = frozenset() if delta is None else delta.deletes
     return Payload(block.number, block.hash, parent, weight, updates, deletes, sub_batches)
+
+
+def with_total(payload: Payload, total: int, chain_id: int) -> Payload:
+    """The payload of a block with difficulty, with another total difficulty."""
+    updates = dict(payload.updates)
+    path = f"c/{chain_id:x}/b/{payload.hash.hex()}/d"
+    updates.pop(path, None)
+    if not is_relative(total):
+        updates[path] = minimal_bytes(total)
+    return replace(payload, weight=total, updates=updates)
 
 
 def _whole(block: EncodedBlock) -> None:

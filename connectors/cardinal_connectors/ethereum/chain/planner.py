@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
+from cardinal.apps.evm.rpc.payload import with_total
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef, Finality
 from cardinal_connectors.ethereum.nodes.retry_policy import NodeBehindError
@@ -85,12 +86,14 @@ class Planner:
         self._start = start
         self._until = until
         self._rules = Rules.of(chain_id, settings)
+        self._learned = learned or LearnedTotals()
         self._totals = TotalDifficulties(
             node.fetcher,
             recent,
             sum_blocks=settings.sum_blocks,
-            preset=self._rules.chain.final_total_difficulty,
-            learned=learned,
+            chain=self._rules.chain,
+            start_total=settings.start_total,
+            learned=self._learned,
         )
         self._verifier = Verifier(node, self._totals, chain_id, settings, elsewhere=elsewhere)
 
@@ -190,14 +193,20 @@ class Planner:
             self._check_parent(header)  # the block was refetched, perhaps with another parent
         ref = BlockRef(header.height, header.id)
         self._recent.add(ref, header.parent, total=total, difficulty=int(header.difficulty, 16))
+        if self._learned.weights or self._learned.origin is not None:  # of a stream
+            self._learned.learn({ref.hash: payload.weight})
         return payload
 
     async def _verified(self, block: Fetched | Prepared, finality: Finality | None) -> VerifiedBlock:
-        """Verify a block, or accept a worker's result if its total difficulty is right."""
+        """Verify a block, or accept a worker's result with the total difficulty, which the worker does not know."""
         if isinstance(block, Prepared):
             with contextlib.suppress(IntegrityError):
-                if (total := await self._totals.of(block.header)) == block.total:
+                total = await self._totals.of(block.header)
+                if total == block.total:
                     return VerifiedBlock(block.header, total, block.payload)
+                if int(block.header.difficulty, 16):
+                    payload = with_total(block.payload, total, self._rules.chain.chain_id)
+                    return VerifiedBlock(block.header, total, payload)
             again = await self._fetcher.by_hash(block.header.id)
             if again is None:
                 raise ChainMovedError("the node no longer has a block below its head")

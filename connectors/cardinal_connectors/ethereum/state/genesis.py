@@ -24,6 +24,7 @@ import msgspec
 from cardinal.apps.evm import StateDelta, rlp
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT, keyed_root
 from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.model.account import Account
 from cardinal.apps.evm.rpc.block import EncodedBlock
 from cardinal.apps.evm.rpc.structures import hexadecimal, raw
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
@@ -117,19 +118,19 @@ async def first_state(fetcher: BlockFetcher, written: EncodedBlock, file: Path |
 
 
 def _written(accounts: Mapping[bytes, GenesisAccount], chain_id: int) -> tuple[StateDelta, bytes]:
-    """The state as paths and values, and its root."""
+    """The state as paths and values, and its root, which is over the accounts' leaves."""
     updates: dict[str, bytes] = {}
     storage: dict[str, bytes] = {}
-    for name, account in sorted(accounts.items()):
+    leaves: dict[bytes, bytes] = {}
+    for name, listed in sorted(accounts.items()):
         path = f"c/{chain_id:x}/a/{name.hex()}"
-        numbers = (rlp.encode_int(account.nonce), rlp.encode_int(account.balance))
-        hashes = (keyed_root(dict(sorted(account.storage.items()))), keccak(account.code))
-        updates[f"{path}/d"] = rlp.wrap([*numbers, *map(rlp.encode_bytes, hashes)])
-        if account.code:
-            updates[f"c/{chain_id:x}/c/{hashes[1].hex()}"] = account.code
-        storage.update({f"{path}/s/{slot.hex()}": value for slot, value in account.storage.items()})
-    values = {name: updates[f"c/{chain_id:x}/a/{name.hex()}/d"] for name in sorted(accounts)}
-    return StateDelta(updates, frozenset(), storage), keyed_root(values)
+        root = keyed_root(dict(sorted(listed.storage.items())))
+        account = Account(listed.nonce, listed.balance, root, keccak(listed.code))
+        updates[f"{path}/d"], leaves[name] = account.slim(), account.leaf()
+        if listed.code:
+            updates[f"c/{chain_id:x}/c/{account.code_hash.hex()}"] = listed.code
+        storage.update({f"{path}/s/{slot.hex()}": value for slot, value in listed.storage.items()})
+    return StateDelta(updates, frozenset(), storage), keyed_root(leaves)
 
 
 def _slots(named: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

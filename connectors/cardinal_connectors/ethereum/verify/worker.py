@@ -45,7 +45,7 @@ class VerificationJob(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Verified block. ``total`` is its total difficulty as claimed by the node, after the merge the job's.
+    """Verified block. ``total`` is its total difficulty as claimed by the node, or 1; after the merge the job's.
 
     ``size`` is the size of the responses in bytes.
     """
@@ -66,11 +66,11 @@ def _prepared(job: VerificationJob, block_text: bytes, receipts_text: bytes) -> 
         block = msgspec.json.decode(block_text, type=RpcBlock)
         receipts = msgspec.json.decode(receipts_text, type=list[RpcReceipt])
         header = header_of(block)
-        total = int(header.total_difficulty or "0x0", 16) if int(header.difficulty, 16) else job.final
+        total = (int(header.total_difficulty or "0x0", 16) or 1) if int(header.difficulty, 16) else job.final
         if any(receipt.block_hash != block.hash for receipt in receipts):
             return None  # the chain changed between the two responses
-        if block.uncles or (int(header.difficulty, 16) and not total):
-            return None  # the feed has to request the missing parts
+        if block.uncles:
+            return None  # the feed has to request them
         written = job.rules.checked(block, receipts, [], header.id)
         marks = None if job.finality is None else clamped(job.finality, header.height)
         return Prepared(header, total, job.rules.payload(written, total, marks), len(block_text) + len(receipts_text))
