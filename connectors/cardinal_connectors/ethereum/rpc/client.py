@@ -244,9 +244,10 @@ class RpcClient:
     async def _sent(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         """One request, retried while it fails as a whole."""
         for attempt in itertools.count(1):
+            self._check_held()
             try:
                 async with self._in_flight:
-                    await self._admitted(len(calls))
+                    await asyncio.sleep(self._throttle.wait(len(calls)))
                     return await self._exchanged(calls)
             except (SlowError, TooLargeError, CredentialsError) as failure:
                 self.faults[failure.fault] += 1
@@ -254,7 +255,7 @@ class RpcClient:
             except (FailedError, NoNodeError) as failure:
                 self.faults[failure.fault] += 1
                 if failure.fault is Fault.RATE:
-                    self._throttle.record(0, len(calls))
+                    self._throttle.record(0, 1)
                 if attempt >= self._settings.attempts or (failure.code in REFUSED and not self._worked):
                     raise self._given_up(failure) from None
                 await self._pause(attempt, failure)
@@ -275,8 +276,8 @@ class RpcClient:
                 raise FailedError(str(failure), address=self.address, fault=failure.fault, seconds=requested)
         await asyncio.sleep(own)
 
-    async def _admitted(self, calls: int) -> None:
-        """Wait until the rate allows these calls; FailedError if the node requested a longer pause."""
+    def _check_held(self) -> None:
+        """Raise FailedError while the node requests a pause that is not waited for here."""
         held = self._throttle.held
         if held > PATIENCE or (held > self._settings.pause(1) and self.replaceable()):
             raise FailedError(
@@ -285,7 +286,6 @@ class RpcClient:
                 fault=Fault.RATE,
                 seconds=held,
             )
-        await asyncio.sleep(self._throttle.wait(calls))
 
     async def _exchanged(self, calls: Sequence[RpcCall]) -> list[Outcome]:
         ids = [next(self._ids) for _ in calls]
@@ -303,7 +303,7 @@ class RpcClient:
         outcomes = self._paired(calls, ids, replies)
         faults = [one.fault for one in outcomes if isinstance(one, CallRefusedError)]
         limited = faults.count(Fault.RATE)
-        self._throttle.record(len(calls) - limited, limited)
+        self._throttle.record(len(calls) - limited, min(limited, len(replies)))
         return outcomes
 
     def _check_size(self, replies: Replies) -> None:

@@ -6,8 +6,8 @@ Rules:
 2. After some successful full batches the size grows a little, to just below the refused size; long after a refusal that
    bound is reset, since a busy hour passes.
 3. Calls per second are spread evenly, in bursts of at most one second's calls.
-4. While a node refuses a tenth or more of the calls because of their rate, the rate becomes what it accepts; then it
-   grows by a tenth each second, up to the configured one. A refusal now and then changes nothing: the call is retried.
+4. While a node refuses a quarter or more of the calls because of their rate, the rate becomes what it accepts; then it
+   grows by a quarter each second, up to the configured one. A refusal now and then changes nothing: the call is retried.
 5. A pause that the node requests holds all calls.
 
 Pure: the clock is an argument.
@@ -32,10 +32,13 @@ LONGEST: Final = 3600.0
 WINDOW: Final = 10.0
 """Seconds of calls by which the share of refused ones is judged."""
 
-SHARE: Final = 10
+SHARE: Final = 4
 """One of so many calls has to be refused before the rate is lowered."""
 
-GROWTH: Final = 1.1
+SAMPLE: Final = 20
+"""Calls from which on the share of refused ones says something."""
+
+GROWTH: Final = 1.25
 FREE: Final = 10_000.0
 """Calls per second from which on a lowered rate is no limit."""
 
@@ -115,15 +118,19 @@ class RateLimit:
         self._held = max(self._held, self._clock() + min(seconds, LONGEST))
 
     def record(self, accepted: int, refused: int) -> None:
-        """Record the calls of a response; ``refused`` because of their rate."""
+        """Record the calls of a response; ``refused`` because of their rate.
+
+        A request that is refused as a whole counts as one call: perhaps its size was refused, not its rate.
+        """
         now = self._clock()
         if now - self._since > WINDOW:
             self._since, self._accepted, self._refused = now, 0, 0
         self._accepted += accepted
         self._refused += refused
-        if refused and self._refused * SHARE >= self._accepted + self._refused:
-            sent = self._accepted / max(1.0, now - self._since)
-            slower = sent or (self._rate or self._refused) / 2
+        calls = self._accepted + self._refused
+        if refused and self._accepted and calls >= SAMPLE and self._refused * SHARE >= calls:
+            # A node that accepts nothing says nothing of a rate: the pauses between attempts are for it.
+            slower = self._accepted / max(1.0, now - self._since)
             self._rate = max(1.0, min(slower, self._rate or slower))
             self._since, self._accepted, self._refused, self._grown = now, 0, 0, now
 
