@@ -49,7 +49,7 @@ RATES = [
     (-32029, "Too Many Requests, please try again later"),
     (-32000, "Your app has exceeded its compute units per second capacity"),
     (-32005, "daily request count exceeded, request rate limited"),
-    (-32090, "Too many requests, reason: call rate limit exhausted, retry in 0.05s"),
+    (-32090, "Too many requests, reason: call rate limit exhausted, retry in 0.3s"),
     (429, "exceeded its compute units per second capacity"),
 ]
 METHODS = [
@@ -68,7 +68,7 @@ PAGES = [
     (500, '{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"Internal error"}}'),
     (429, '{"message":"API rate limit exceeded"}'),
 ]
-PAUSE = 0.05
+PAUSE = 0.3
 """Seconds that a refusal requests which names a pause."""
 
 

@@ -5,7 +5,7 @@ Rules:
 1. Blocks are yielded in order, perhaps from two chains if the node's chain changed in between: the caller checks that
    each block is the child of the one before.
 2. The size of a batch in bytes is constant: the number of blocks follows from the previous batch. Memory is bounded by
-   ``connections`` + 1 batches.
+   2 x ``connections`` + 1 batches: while one waits before an attempt is repeated, others use its connection.
 3. When the reader stops, requests in flight are cancelled.
 """
 
@@ -134,7 +134,7 @@ async def backfill(
     size, following = FIRST_BATCH, first
     try:
         while following <= last or in_flight:
-            while following <= last and len(in_flight) < settings.rpc.connections:
+            while following <= last and len(in_flight) < 2 * settings.rpc.connections:
                 numbers = range(following, min(following + size, last + 1))
                 in_flight.append(asyncio.create_task(by_numbers(numbers)))
                 following = numbers.stop

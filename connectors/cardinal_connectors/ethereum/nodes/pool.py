@@ -171,9 +171,9 @@ class NodePool:
             await node.close()
 
     def _is_replaceable(self, index: int) -> bool:
-        """True if another node answered and is healthy."""
+        """True if another node is healthy, as far as anything is known of it."""
         return any(
-            other != index and one.head is not None and not one.wrong and not self._health.resting(other)
+            other != index and not one.wrong and not self._health.resting(other)
             for other, one in enumerate(self._health.of)
         )
 

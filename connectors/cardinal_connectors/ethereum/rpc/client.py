@@ -199,19 +199,22 @@ class RpcClient:
         """Outcomes of a batch; refused calls are retried."""
         outcomes = await self._sent(calls)
         first = list(outcomes)
-        attempt = 0
+        attempt = waits = 0
         while again := [index for index, one in enumerate(outcomes) if self._is_retried(calls[index], one, attempt)]:
             attempt += 1
             if attempt >= self._settings.attempts:
                 break
             refusals = [one for index in again if isinstance(one := outcomes[index], CallRefusedError)]
-            await self._pause(attempt, max(refusals, key=lambda one: one.seconds or 0.0))
+            limited = any(one.fault is Fault.RATE for one in refusals)
+            if waits or limited or len(again) == len(calls):
+                await self._pause(waits or 1, max(refusals, key=lambda one: one.seconds or 0.0))
+            waits += 1  # the node answers other calls of the batch now: the first retry needs no pause
             for index, outcome in zip(again, await self._sent([calls[index] for index in again]), strict=True):
                 outcomes[index] = outcome
             if all(one.fault is Fault.RATE for one in refusals) and any(
                 isinstance(outcomes[index], msgspec.Raw) for index in again
             ):
-                attempt = 0  # a rate that lets some calls through is no reason to give the others up
+                attempt = waits = 0  # a rate that lets some calls through is no reason to give the others up
         return [self._final(call, one, begun) for call, one, begun in zip(calls, outcomes, first, strict=True)]
 
     def _is_retried(self, call: RpcCall, outcome: Outcome, attempt: int) -> bool:
