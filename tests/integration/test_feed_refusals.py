@@ -139,6 +139,17 @@ async def test_receipts_of_another_block_at_the_number_are_not_those_of_the_hash
 
 
 @asynchronous
+async def test_receipts_that_are_too_large_for_one_answer_are_requested_one_by_one() -> None:
+    chain = grow(None, 6)
+    async with opened(replay(chain), settings=FAST) as (node, feed):
+        node.before = refuses(
+            RECEIPTS, -32008, "Response is too big", fits=lambda params: params[0] in {"0x3", chain[3].name}
+        )
+        assert given(await everything(feed.follow(until=5))) == hashes(chain)
+        assert node.calls["eth_getTransactionReceipt"] == len(chain[3].receipts)
+
+
+@asynchronous
 async def test_a_required_method_that_no_node_ever_had_ends_the_start() -> None:
     async with opened(replay(grow(None, 3)), settings=FAST) as (node, feed):
         node.methods = frozenset({"eth_chainId"})

@@ -22,7 +22,8 @@ from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum.rpc.client import RpcCall, RpcClient, parse
+from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.rpc.outcomes import RpcCall, parse
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -59,8 +60,9 @@ async def test_batch_that_is_refused_as_a_whole_is_cut(scheme: str, shape: str) 
 @asynchronous
 async def test_a_single_call_that_is_refused_as_too_large_is_reported() -> None:
     async with scripted(lambda _: (413, "too large")) as client:
-        with pytest.raises(NodeAnswerError, match="refuses a request of this size"):
-            await client.batch(calls(4))
+        for outcome in await client.batch(calls(4)):
+            assert isinstance(outcome, NodeAnswerError)
+            assert "refuses a request of this size" in str(outcome)
 
 
 @asynchronous
@@ -148,7 +150,7 @@ async def test_answer_that_stays_is_reported_after_the_attempts(status: int, bod
 @asynchronous
 async def test_replies_that_are_no_json_rpc_are_refused_in_one_sentence(body: str) -> None:
     async with scripted(lambda _: (200, body)) as client:
-        with pytest.raises(NodeAnswerError, match="not in JSON-RPC|without a result"):
+        with pytest.raises(NodeAnswerError, match=r"not in JSON-RPC|without a result"):
             await client.call("echo")
 
 

@@ -25,8 +25,9 @@ from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc.client import Outcome, RpcCall, RpcClient, is_null, parse, result_of
+from cardinal_connectors.ethereum.rpc.client import RpcClient
 from cardinal_connectors.ethereum.rpc.faults import CallRefusedError, Fault, MalformedResultError
+from cardinal_connectors.ethereum.rpc.outcomes import Outcome, RpcCall, is_null, parse, result_of
 
 from .blocks import BlockHeader, Fetched, header_of
 

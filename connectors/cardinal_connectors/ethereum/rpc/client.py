@@ -22,13 +22,12 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import ConfigurationError, NodeAnswerError
+from cardinal.errors import ConfigurationError
 from cardinal_connectors.ethereum.settings import RpcSettings, quoted
 
 from .credentials import REFUSED, Credentials
@@ -40,38 +39,20 @@ from .faults import (
     Fault,
     MalformedResultError,
     NoNodeError,
-    Refusal,
     SlowError,
     TooLargeError,
-    fault_of,
-    is_hiccup,
-    pause_in,
 )
 from .http import HttpTransport
 from .ipc import IpcTransport
+from .outcomes import Outcome, RpcCall, check_size, paired, parse, result_of
 from .rate import BatchSize, RateLimit
-from .transport import Replies, Reply, RpcTransport
+from .transport import RpcTransport
 from .websocket import WebSocketTransport
 
 PATIENCE = 60.0
 """Longest pause in seconds, requested by the node, that a call waits for."""
 
-NULL = b"null"
-"""Result for something that the node does not have."""
-
 _Value = TypeVar("_Value")
-
-
-class RpcCall(NamedTuple):
-    """Method and parameters. A refusal of an ``optional`` call is its outcome at once, unless it is about the rate."""
-
-    method: str
-    params: tuple[object, ...] = ()
-    optional: bool = False
-
-
-Outcome: TypeAlias = msgspec.Raw | CallRefusedError
-"""Outcome of a call."""
 
 
 class RpcClient:
@@ -139,8 +120,7 @@ class RpcClient:
 
         Raises:
             NodeUnreachableError: after the last attempt.
-            NodeAnswerError: the node refuses even a single call as too large, refuses the credentials, or does not
-                speak JSON-RPC.
+            NodeAnswerError: the node refuses the credentials, or does not speak JSON-RPC.
 
         """
         outcomes: list[Outcome] = []
@@ -151,9 +131,10 @@ class RpcClient:
             try:
                 outcomes += await self._settled(part)
             except TooLargeError as refused:
-                if len(part) == 1:
-                    raise NodeAnswerError(str(refused), code=refused.code) from None
-                self._batch_size.refused(len(part))
+                if len(part) > 1:
+                    self._batch_size.refused(len(part))
+                else:
+                    outcomes.append(CallRefusedError(str(refused), code=refused.code, fault=Fault.SIZE))
             except SlowError:
                 slow += 1  # other answers do not reset it: a call that is always slow must not be retried for ever
                 if slow >= self._settings.attempts:
@@ -302,93 +283,17 @@ class RpcClient:
         self.requests += len(calls)
         replies = await self._transport.exchange(body, ids)
         if len(calls) > 1:
-            self._check_size(replies)
-        outcomes = self._paired(calls, ids, replies)
+            check_size(replies, self.address, self.quoted)
+        outcomes = paired(list(zip(calls, ids, strict=True)), replies, self.address, self.quoted)
+        self._worked.update(
+            call.method for call, one in zip(calls, outcomes, strict=True) if isinstance(one, msgspec.Raw)
+        )
+        self.faults.update(
+            one.fault
+            for one, call in zip(outcomes[: len(replies)], calls, strict=False)  # one error for all counts once
+            if isinstance(one, CallRefusedError) and (one.fault is Fault.RATE or not call.optional)
+        )
         faults = [one.fault for one in outcomes if isinstance(one, CallRefusedError)]
         limited = faults.count(Fault.RATE)
         self._throttle.record(len(calls) - limited, min(limited, len(replies)))
         return outcomes
-
-    def _check_size(self, replies: Replies) -> None:
-        """Raise TooLargeError if the node refuses a batch as a whole, or cuts it."""
-        for reply in replies:
-            refusal = reply.error
-            if refusal is None:
-                continue
-            whole, fault = len(replies) == 1, fault_of(refusal)
-            if fault is Fault.SIZE or (
-                whole and fault is not Fault.RATE and not (fault is Fault.REQUEST and is_hiccup(refusal))
-            ):
-                verb = "refuses" if whole else "cuts"
-                message = f"the node at {self.address} {verb} a batch: {self.quoted(refusal.message)}"
-                raise TooLargeError(message, code=refusal.code)
-
-    def _paired(self, calls: Sequence[RpcCall], ids: Sequence[int], replies: Replies) -> list[Outcome]:
-        by_id = {reply.id: reply for reply in replies}
-        if len(replies) == 1 and (len(calls) == 1 or replies[0].error is not None):
-            by_id.update(dict.fromkeys(ids, replies[0]))  # an error may lack the id of a request, or be for all of them
-        given = [by_id.get(one, _OMITTED) for one in ids]
-        if not any(len(reply.result) or reply.error for reply in given) and len(calls) == 1:
-            raise NoNodeError(f"{self.address} answers without a result or an error; check that the URL is a node's")
-        self._worked.update(call.method for call, reply in zip(calls, given, strict=True) if _is_result(reply))
-        outcomes = [
-            reply.result if _is_result(reply) else self._refused(call, reply.error or _NOTHING)
-            for call, reply in zip(calls, given, strict=True)
-        ]
-        counted = outcomes[:1] if len(replies) == 1 else outcomes
-        self.faults.update(
-            one.fault
-            for one, call in zip(counted, calls, strict=False)
-            if isinstance(one, CallRefusedError) and (one.fault is Fault.RATE or not call.optional)
-        )
-        return outcomes
-
-    def _refused(self, call: RpcCall, refusal: Refusal) -> CallRefusedError:
-        if refusal is _NOTHING:
-            message = f"the node at {self.address} omitted the response to {call.method} in a batch"
-        else:
-            text = self.quoted(refusal.message)
-            message = f"the node at {self.address} answers {call.method} with error {refusal.code}: {text}"
-        fault = fault_of(refusal, call.params)
-        seconds = pause_in(refusal) if fault in PASSING else None
-        return CallRefusedError(
-            message, code=refusal.code, fault=fault, address=self.address, seconds=refusal.seconds or seconds
-        )
-
-
-_NOTHING: Final = Refusal()
-_OMITTED: Final = Reply()
-
-
-def _is_result(reply: Reply) -> bool:
-    return reply.error is None and len(reply.result) > 0
-
-
-def result_of(outcome: Outcome) -> msgspec.Raw:
-    """The result; raises the node's error, as FailedError where the node accepted this method before."""
-    if not isinstance(outcome, CallRefusedError):
-        return outcome
-    if outcome.retriable:
-        raise FailedError(f"{outcome}; it accepted it before", address=outcome.address, fault=outcome.fault)
-    raise outcome
-
-
-def parse(kind: type[_Value], raw: msgspec.Raw, method: str) -> _Value | None:
-    """Parse a result as a value of this type, or None for null; MalformedResultError for another type."""
-    if is_null(raw):
-        return None
-    decoder: msgspec.json.Decoder[_Value] = _decoder(kind)  # type: ignore[arg-type]  # classes are hashable
-    try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as other:
-        raise MalformedResultError(f"the node's result for {method} is malformed: {other}") from other
-
-
-def is_null(raw: msgspec.Raw) -> bool:
-    """True for a null result."""
-    return len(raw) == len(NULL) and bytes(raw) == NULL
-
-
-@lru_cache(maxsize=64)
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type
-    return msgspec.json.Decoder(kind)

@@ -7,7 +7,7 @@ Rules:
    bound is reset, since a busy hour passes.
 3. Calls per second are spread evenly, in bursts of at most one second's calls.
 4. While a node refuses a quarter or more of the calls because of their rate, the rate becomes what it accepts; then it
-   grows by a quarter each second, up to the configured one. A refusal now and then changes nothing: the call is retried.
+   grows by a quarter each second, up to the configured one. A rare refusal changes nothing: the call is retried.
 5. A pause that the node requests holds all calls.
 
 Pure: the clock is an argument.
