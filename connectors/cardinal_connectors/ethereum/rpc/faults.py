@@ -97,7 +97,7 @@ class CallRefusedError(NodeAnswerError):
 
 
 class NoNodeError(CallRefusedError):
-    """What answers at the address is no node, or does not let the caller through."""
+    """A server at the address that is no node, or does not let the caller through."""
 
     def __init__(self, message: str, *, code: int | None = None, seconds: float | None = None) -> None:
         super().__init__(message, code=code, fault=Fault.ADDRESS, seconds=seconds)
