@@ -130,6 +130,8 @@ async def test_two_thousand_blocks_through_a_faulty_gateway_take_little_longer()
         clean = await published(url, 1_999)
     async with faulty_gateway(served, 0.05) as (url, gateway):
         alone = await published(url, 1_999)
+    async with faulty_gateway(served, 0.0) as (url, _):
+        again = await published(url, 1_999)  # other work on the machine may have begun since
     async with faulty_gateway(served, 0.05, 2) as (url, _), faulty_gateway(served, 0.0) as (second, __):
         together = await published(f"{url},{second}", 1_999)
     print(  # noqa: T201 - figures of a long run
@@ -141,8 +143,9 @@ async def test_two_thousand_blocks_through_a_faulty_gateway_take_little_longer()
     assert together.blocks == clean.blocks
     assert {alone.batches, together.batches} == {2_000}
     assert {"request", "rate", "method", "history", "parameters", "wrong"} <= set(alone.kinds)
-    assert alone.seconds <= 1.5 * clean.seconds + gateway.paused
-    assert together.seconds <= 1.5 * clean.seconds
+    allowed = 1.5 * max(clean.seconds, again.seconds)
+    assert alone.seconds <= allowed + gateway.paused
+    assert together.seconds <= allowed
 
 
 def long_chain(count: int) -> list[Built]:
