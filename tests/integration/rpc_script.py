@@ -13,7 +13,8 @@ from aiohttp import web
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc.client import RpcCall, RpcClient
+from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.rpc.outcomes import RpcCall
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 QUICK = RpcSettings(timeout=2, attempts=3, backoff=0.001)

@@ -33,7 +33,7 @@ from rpc_script import QUICK as QUICK_RPC
 from rpc_script import answering
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, WrongChainError
+from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, NodeUnreachableError, WrongChainError
 from cardinal.testing.node import Demand
 from cardinal_connectors.ethereum import open_feed
 from cardinal_connectors.ethereum.rpc.client import RpcClient
@@ -323,7 +323,7 @@ async def test_token_that_the_node_repeats_is_not_shown(scheme: str, tmp_path: P
         node.demand = Demand.bearer(OLD)
 
         def loud(_: str, __: Sequence[object]) -> None:
-            raise NodeAnswerError(f"no quota for {OLD} and {NEW}", code=-32000)
+            raise NodeAnswerError(f"no quota for {OLD} and {NEW}", code=-32000)  # about the rate: unreachable
 
         client = RpcClient(Endpoint.parse(f"{address(node, scheme)}#token_file={file}"), QUICK_RPC)
         await client.call("eth_chainId")
@@ -331,7 +331,7 @@ async def test_token_that_the_node_repeats_is_not_shown(scheme: str, tmp_path: P
         await node.disconnect()
         held(tmp_path, NEW)
         node.before = loud
-        with pytest.raises(NodeAnswerError, match="no quota for … and …"):
+        with pytest.raises(NodeUnreachableError, match="no quota for … and …"):
             await client.call("eth_chainId")
         await client.close()
 

@@ -8,6 +8,7 @@ import gzip
 import json
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -314,7 +315,7 @@ async def test_receipts_are_requested_singly_of_a_node_without_block_receipts() 
 
 @asynchronous
 async def test_nodes_own_error_text_is_passed_on() -> None:
-    async with opened(replay(grow(None, 4))) as (node, feed):
+    async with opened(replay(grow(None, 4)), settings=replace(QUICK, patience=0.1)) as (node, feed):
         await feed.chain_id()
 
         def break_down(method: str, _: object) -> None:
@@ -322,7 +323,7 @@ async def test_nodes_own_error_text_is_passed_on() -> None:
                 raise NodeAnswerError("leveldb: corrupted block 0x2", code=-32000)
 
         node.before = break_down
-        with pytest.raises(NodeAnswerError, match=r"eth_getBlockReceipts .*-32000: leveldb: corrupted block 0x2"):
+        with pytest.raises(NodeUnreachableError, match=r"eth_getBlockReceipts .*-32000: leveldb: corrupted block 0x2"):
             await everything(feed.follow(until=3))
 
 
@@ -521,20 +522,26 @@ async def test_redirection_to_nowhere_is_one_sentence(place: str) -> None:
 
 
 @asynchronous
-async def test_a_pause_that_a_date_requests_is_within_our_bounds() -> None:
+async def test_a_pause_of_years_is_not_waited_for_in_a_call_but_observed() -> None:
+    requested_at: list[float] = []
+
     def script(requested: Any) -> tuple[Any, ...]:  # noqa: ANN401 - JSON
+        requested_at.append(time.monotonic())
         later = next(dates, None)
         return (429, "slow down", later) if later else (200, result(requested))
 
-    dates = iter(["Fri, 31 Dec 2100 23:59:59 GMT", "soon"])
+    dates = iter(["soon", "Fri, 31 Dec 2100 23:59:59 GMT"])
     async with scripted(script) as client, asyncio.timeout(60):
-        await client.call("echo", 1)
+        for says in ("HTTP 429", "requested a pause, of which 3[56]00 seconds are left"):
+            with pytest.raises(NodeUnreachableError, match=says):
+                await client.call("echo", 1)
+    assert len(requested_at) == 2
 
 
 KEY = "s3cr3t-a1b2c3"
 
 
-LOUD = f"no quota for http://u:s3cr3t-pass@h/v3/{KEY}?token=s3cr3t-t0k3n\x1b[2J\nsecond line " + "z" * 5000
+LOUD = f"pruned, but for http://u:s3cr3t-pass@h/v3/{KEY}?token=s3cr3t-t0k3n\x1b[2J\nsecond line " + "z" * 5000
 
 
 def _many(requested: Any) -> Any:  # noqa: ANN401 - JSON
@@ -560,6 +567,6 @@ async def test_nodes_words_are_shown_on_one_line_without_what_the_url_hides() ->
         await client.close()
     for one in (refused.value, *outcomes):
         said = str(one)
-        assert "no quota for http://u:…@h/v3/…?token=…" in said
+        assert "pruned, but for http://u:…@h/v3/…?token=…" in said
         assert said.isprintable()
         assert len(said) < 600

@@ -410,11 +410,17 @@ async def test_receipts_that_are_null_are_not_taken_for_no_receipts() -> None:
     chain = grow(None, 4)
     served = replay(chain)
     served.hold(chain[2].name, "receipts", 10_000)
-    async with opened(served) as (_, feed):
-        payloads = feed.follow(until=3)
-        await take(payloads, 2)
-        with pytest.raises(NodeAnswerError, match="contradicted itself"):
-            await take(payloads, 1)
+    async with opened(served) as (node, feed):
+        assert given(await everything(feed.follow(until=3))) == hashes(chain)
+        assert node.calls["eth_getTransactionReceipt"] >= len(chain[2].receipts)  # one by one it has them
+        node.before = _without_single_receipts
+        with pytest.raises(NodeAnswerError, match="receipts are gone"):
+            await everything(feed.follow(until=3))
+
+
+def _without_single_receipts(method: str, _: Sequence[object]) -> None:
+    if method == "eth_getTransactionReceipt":
+        raise NodeAnswerError("receipts are gone", code=4444)
 
 
 @asynchronous

@@ -22,7 +22,8 @@ from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
 from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum.rpc.client import RpcCall, RpcClient, parse
+from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.rpc.outcomes import RpcCall, parse
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -59,17 +60,19 @@ async def test_batch_that_is_refused_as_a_whole_is_cut(scheme: str, shape: str) 
 @asynchronous
 async def test_a_single_call_that_is_refused_as_too_large_is_reported() -> None:
     async with scripted(lambda _: (413, "too large")) as client:
-        with pytest.raises(NodeAnswerError, match="refuses a request of this size"):
-            await client.batch(calls(4))
+        for outcome in await client.batch(calls(4)):
+            assert isinstance(outcome, NodeAnswerError)
+            assert "refuses a request of this size" in str(outcome)
 
 
 @asynchronous
 async def test_error_of_one_call_is_its_outcome_and_the_others_have_theirs() -> None:
     def script(requested: Any) -> tuple[int, Any]:  # noqa: ANN401 - JSON
-        return 200, [
+        answers = [
             refusal(-32000, "missing trie node", one["id"]) if one["params"] == [1] else result(one)
-            for one in requested
+            for one in (requested if isinstance(requested, list) else [requested])
         ]
+        return 200, answers if isinstance(requested, list) else answers[0]
 
     async with scripted(script) as client:
         good, bad, other = await client.batch(calls(3))
@@ -135,19 +138,19 @@ async def test_a_transient_status_is_retried(status: int) -> None:
     ],
 )
 @asynchronous
-async def test_answer_that_stays_is_reported_at_once(status: int, body: Any, says: str) -> None:  # noqa: ANN401 - JSON
+async def test_answer_that_stays_is_reported_after_the_attempts(status: int, body: Any, says: str) -> None:  # noqa: ANN401 - JSON
     requested: list[object] = []
     async with scripted(lambda one: (requested.append(one), (status, body))[1]) as client:
         with pytest.raises(NodeAnswerError, match=says):
             await client.call("echo")
-    assert len(requested) == 1
+    assert len(requested) == (1 if status in {401, 403} else QUICK.attempts)  # a wrong token may lock its owner out
 
 
-@pytest.mark.parametrize("body", ["", "hello", "[1]", '{"id": "x", "error": 5}', "[[]]"])
+@pytest.mark.parametrize("body", ["", "hello", "[1]", "{}", "[]", "<html>welcome</html>", "[[]]"])
 @asynchronous
 async def test_replies_that_are_no_json_rpc_are_refused_in_one_sentence(body: str) -> None:
     async with scripted(lambda _: (200, body)) as client:
-        with pytest.raises(NodeAnswerError, match="not in JSON-RPC"):
+        with pytest.raises(NodeAnswerError, match=r"not in JSON-RPC|without a result"):
             await client.call("echo")
 
 

@@ -163,7 +163,9 @@ def _producers(now: Progress) -> Iterable[Metric]:
 def _nodes(now: Progress) -> Iterable[Metric]:
     height = GaugeMetricFamily("cardinal_produce_node_height", "Number of a node's head.", labels=["node"])
     requests = CounterMetricFamily("cardinal_produce_node_requests", "Calls that were sent to a node.", labels=["node"])
-    errors = CounterMetricFamily("cardinal_produce_node_errors", "Failures of a node.", labels=["node", "kind"])
+    errors = CounterMetricFamily(
+        "cardinal_produce_node_errors", "Failures of a node, healed ones too.", labels=["node", "kind"]
+    )
     for node in now.nodes.nodes:
         if node.head is not None:
             height.add_metric([node.address], node.head)

@@ -13,7 +13,9 @@ Rules:
    blocks remain valid: the plan for the other node's head begins at the common ancestor, and a node that is behind, or
    on another branch, changes nothing.
 5. Without another node, the feed waits for a node that becomes unreachable, at most for ``patience`` seconds if that is
-   set; a node that never answered is an error after the client's attempts.
+   set. So it does for a node that answers, but not well: with errors about one block or the rate, or with pages.
+6. It ends where waiting helps for no node: each is of another chain, refuses the credentials or a required method,
+   lacks pruned history, or contradicts itself; or never answered well (:mod:`.rpc.client`).
 """
 
 from __future__ import annotations
@@ -205,6 +207,7 @@ class NodeFeed:
                 await asyncio.sleep(await self._pause(failure, here.retries, delivered=delivered))
             else:
                 here.retries.over()
+                self._nodes.delivered()
                 if not delivered and not planner.ended:
                     await node.hint(self._settings.poll)
 
@@ -219,9 +222,11 @@ class NodeFeed:
             if (pause := retries.moved(failure, delivered=delivered)) is not None:
                 return pause
             failure = retries.contradiction(failure)
+        if delivered:
+            self._nodes.delivered()
         if self._nodes.leave(failure):
             return retries.left()
-        if isinstance(failure, NodeUnreachableError):
+        if failure.retriable or not self._nodes.exhausted:
             return retries.unreachable(failure, delivered=delivered)
         raise failure
 

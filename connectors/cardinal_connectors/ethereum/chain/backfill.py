@@ -5,7 +5,7 @@ Rules:
 1. Blocks are yielded in order, perhaps from two chains if the node's chain changed in between: the caller checks that
    each block is the child of the one before.
 2. The size of a batch in bytes is constant: the number of blocks follows from the previous batch. Memory is bounded by
-   ``connections`` + 1 batches.
+   2 x ``connections`` + 1 batches: while one waits before an attempt is repeated, others use its connection.
 3. When the reader stops, requests in flight are cancelled.
 """
 
@@ -78,12 +78,20 @@ class Batches:
         """The blocks at these heights, in order; None where the node lacks one."""
         answers = await self._fetcher.answers(numbers)
         if self._workers is not None and await self._started(self._workers, answers, numbers[-1]):
-            whole = [answer for answer in answers if answer.whole]
-            job = VerificationJob(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
-            prepared = dict(zip(map(id, whole), await self._workers.prepare(job), strict=True))
-            return [prepared.get(id(answer)) or await self._fetcher.assembled(answer) for answer in answers]
-        blocks = await self._fetcher.added(answers)
-        return list(await self._with_evidence(blocks) if self._settings.state else blocks)
+            prepared = await self._prepared(self._workers, answers)
+            return [
+                one if one is not None and one.header.height == number else await self._fetcher.at(number, answer)
+                for number, answer, one in zip(numbers, answers, prepared, strict=True)
+            ]
+        blocks = await self._fetcher.added(numbers, answers)
+        return list(await self._with_evidence(numbers, blocks) if self._settings.state else blocks)
+
+    async def _prepared(self, workers: WorkerPool, answers: Sequence[Answer]) -> list[Prepared | None]:
+        """The workers' results; None for what they did not verify."""
+        whole = [answer for answer in answers if answer.whole]
+        job = VerificationJob(self._rules, self._finality, self._totals.final, [answer.texts for answer in whole])
+        prepared = dict(zip(map(id, whole), await workers.prepare(job), strict=True))
+        return [prepared.get(id(answer)) for answer in answers]
 
     async def _started(self, workers: WorkerPool, answers: Sequence[Answer], reached: int) -> bool:
         """Start the workers when the rest of the range repays it; returns whether they run."""
@@ -92,9 +100,14 @@ class Batches:
             await workers.start()
         return workers.started
 
-    async def _with_evidence(self, answers: Sequence[Answer | Fetched | None]) -> list[Fetched | None]:
+    async def _with_evidence(
+        self, numbers: Sequence[int], answers: Sequence[Answer | Fetched | None]
+    ) -> list[Fetched | None]:
         """Add evidence to the blocks; without it if the node refuses, which the verification reports."""
-        blocks = [await self._fetcher.assembled(each) if isinstance(each, Answer) else each for each in answers]
+        blocks = [
+            await self._fetcher.at(number, each) if isinstance(each, Answer) else each
+            for number, each in zip(numbers, answers, strict=True)
+        ]
         present = [block for block in blocks if block is not None and block.header.height]
         try:
             by_block = dict(zip(map(id, present), await evidence(self._fetcher, present), strict=True))
@@ -121,7 +134,7 @@ async def backfill(
     size, following = FIRST_BATCH, first
     try:
         while following <= last or in_flight:
-            while following <= last and len(in_flight) < settings.rpc.connections:
+            while following <= last and len(in_flight) < 2 * settings.rpc.connections:
                 numbers = range(following, min(following + size, last + 1))
                 in_flight.append(asyncio.create_task(by_numbers(numbers)))
                 following = numbers.stop

@@ -10,7 +10,8 @@ import msgspec
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rpc.header import write_header
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, hexadecimal
-from cardinal.errors import ApplicationError, FeedError, NodeAnswerError
+from cardinal.errors import ApplicationError, FeedError
+from cardinal_connectors.ethereum.rpc.faults import MalformedResultError
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]
@@ -94,7 +95,7 @@ class ChainMovedError(FeedError):
 
 
 def header_of(block: RpcBlock) -> BlockHeader:
-    """Header of a block; NodeAnswerError where its number, hashes or difficulties are malformed."""
+    """Header of a block; MalformedResultError where its number, hashes or difficulties are malformed."""
     texts = {
         "number": block.number,
         "hash": block.hash,
@@ -106,7 +107,7 @@ def header_of(block: RpcBlock) -> BlockHeader:
     try:
         return msgspec.convert(texts, BlockHeader)
     except msgspec.ValidationError as other:
-        raise NodeAnswerError(f"the node returned an object that is no block: {other}") from other
+        raise MalformedResultError(f"the node returned an object that is no block: {other}") from other
 
 
 def is_named(header: RpcHeader, block_hash: bytes) -> bool:

@@ -179,8 +179,10 @@ class Planner:
                 settings=self._settings,
             )
             async with aclosing(backfill(batches.by_numbers, first, head.height, self._settings)) as blocks:
+                number = first
                 async for block in blocks:
-                    yield await self._fetcher.assembled(block) if isinstance(block, Answer) else block
+                    yield await self._fetcher.at(number, block) if isinstance(block, Answer) else block
+                    number += 1
 
     async def _payload_of(self, block: Fetched | Prepared, finality: Finality | None) -> Payload:
         """Payload of a verified block with a delivered parent.

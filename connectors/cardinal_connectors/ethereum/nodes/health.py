@@ -7,7 +7,8 @@ Rules:
 3. If the active node is more than a few blocks behind the highest healthy one, another is selected. Otherwise the
    active node stays: equally good nodes do not alternate.
 4. The head of a resting node is ignored.
-5. A node that refuses the credentials receives no request until its rest is over.
+5. A failure that waiting does not heal ends the feed only if the last failure of every node is one.
+6. A node that refuses the credentials receives no request until its rest is over.
 
 Pure: the clock is an argument.
 """
@@ -27,6 +28,7 @@ class NodeHealth:
         failed: time of its last failure in seconds; None without a failure.
         refused: it refused the credentials.
         wrong: it serves another chain.
+        final: its last failure will not pass by itself.
 
     """
 
@@ -34,6 +36,7 @@ class NodeHealth:
     failed: float | None = None
     refused: bool = False
     wrong: bool = False
+    final: bool = False
 
 
 class PoolHealth:
@@ -53,10 +56,21 @@ class PoolHealth:
         self._rest = rest
         self._clock = clock
 
-    def failed(self, index: int, *, refused: bool = False) -> None:
-        """Record a failure of a node now; ``refused`` if it refused the credentials."""
+    def failed(self, index: int, *, refused: bool = False, final: bool = False) -> None:
+        """Record a failure of a node now: ``refused`` the credentials, ``final`` if waiting does not help."""
         self.of[index].failed = self._clock()
         self.of[index].refused = refused
+        self.of[index].final = final
+
+    def delivered(self) -> None:
+        """Record that a block was delivered: what the nodes failed at before is over."""
+        for one in self.of:
+            one.final = False
+
+    @property
+    def exhausted(self) -> bool:
+        """True if no node is left for which waiting could help."""
+        return all(one.final or one.wrong for one in self.of)
 
     def is_polled(self, index: int) -> bool:
         """True if the head of a standby node is requested."""

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
 
 from cardinal.apps.evm.chains import Chain, chain_of
 from cardinal.config.url import Endpoint
@@ -19,9 +23,13 @@ from cardinal.protocols.streams.types import Finality
 from cardinal_connectors.ethereum.chain.blocks import BlockHeader, Fetched
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher, Tag
 from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_connectors.ethereum.rpc.faults import FailedError, Fault
 from cardinal_connectors.ethereum.settings import RpcSettings
 
-_LOG = logging.getLogger("cardinal.connectors.ethereum")
+_LOG: Final = logging.getLogger("cardinal.connectors.ethereum")
+_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,64}")
+_REQUESTS: Final = 4
+"""Requests of the chain's id until it is one."""
 
 
 class Identity:
@@ -89,6 +97,16 @@ class Node:
         self.head: int | None = None
         self._identity = identity
         self._greeted: int | None = None
+        self._marked: set[Tag] = set()
+
+    @property
+    def faults(self) -> Counter[str]:
+        """Number of the node's failures by subject, also of those that a retry healed."""
+        return self._client.faults
+
+    def set_replaceable(self, replaceable: Callable[[], bool]) -> None:
+        """Set what returns True while another node could be used in place of this one."""
+        self._client.replaceable = replaceable
 
     async def greet(self) -> int:
         """The id of the node's chain; compared again after a new connection.
@@ -119,20 +137,31 @@ class Node:
         return self._identity.genesis
 
     async def _identify(self) -> None:
-        text = await self._client.read(str, "eth_chainId")
-        try:
-            chain_id = int(text or "", 16)
-        except ValueError:
-            answer = self._client.quoted(repr(text))
-            raise NodeAnswerError(f"the node at {self.address} answers eth_chainId with {answer}") from None
+        chain_id = await self._chain_id()
         genesis = await self.fetcher.header(0)
         self._identity.compare(self.address, chain_id, None if genesis is None else genesis.id)
         if self._client.subscribes:
-            try:
-                await self._client.call("eth_subscribe", "newHeads")
-            except NodeAnswerError as refused:
-                _LOG.info("%s; heads are polled only", refused)
+            await self._subscribe()
         self._greeted = self._client.connects
+
+    async def _chain_id(self) -> int:
+        for attempt in range(_REQUESTS):
+            await self._client.rest(attempt)
+            text = await self._client.read(str, "eth_chainId")
+            if text is not None and _QUANTITY.fullmatch(text):
+                return int(text, 16)
+            self.faults[Fault.WRONG] += 1
+        answer = self._client.quoted(repr(text))
+        raise NodeAnswerError(f"the node at {self.address} answers eth_chainId with {answer}")
+
+    async def _subscribe(self) -> None:
+        """Subscribe to heads; a node that refuses, in whatever words, is polled only."""
+        try:
+            await self._client.call("eth_subscribe", "newHeads")
+        except (NodeAnswerError, FailedError) as refused:
+            if isinstance(refused, FailedError) and refused.fault is not Fault.REQUEST:
+                raise
+            _LOG.info("%s; heads are polled only", refused)
 
     async def by_hash(self, block_hash: bytes) -> Fetched | None:
         """The block with this hash from a standby node, whose identity is compared first if due."""
@@ -167,9 +196,15 @@ class Node:
         await self._client.close()
 
     async def mark(self, tag: Tag) -> int | None:
-        """Number of the block under a tag; None where the node has none or refuses."""
+        """Number of the block under a tag; None where the node has none or refuses.
+
+        A node that never returned a block under the tag may not know tags, and is not asked twice for one.
+        """
         try:
-            header = await self.fetcher.header(tag)
+            header = await self.fetcher.header(tag, optional=tag not in self._marked)
         except NodeAnswerError:
             return None
-        return None if header is None else header.height
+        if header is None:
+            return None
+        self._marked.add(tag)
+        return header.height

@@ -4,7 +4,7 @@ Rules:
 
 1. All serve the same chain: id and first block are compared before a node is used, and at each new connection.
 2. :mod:`.health` selects the active one. The heads of standby nodes are read in the background, without waiting.
-3. A failure is raised only if no healthy node is left.
+3. A failure is raised only if no healthy node is left, and waiting helps for none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from cardinal.config.url import Endpoint
@@ -58,6 +59,8 @@ class NodePool:
         self._nodes = [Node(endpoint, identity=identity, settings=settings.rpc) for endpoint in endpoints]
         self._settings = settings
         self._health = PoolHealth(len(endpoints), behind=settings.behind, rest=settings.rest, clock=time.monotonic)
+        for index, node in enumerate(self._nodes):
+            node.set_replaceable(partial(self._is_replaceable, index))
         self._at = 0
         self._errors = [Counter[str]() for _ in endpoints]
         self._requests: dict[int, asyncio.Task[None]] = {}
@@ -84,7 +87,7 @@ class NodePool:
         """State of every node, the active one first."""
         order = sorted(range(len(self._nodes)), key=lambda index: index != self._at)
         return tuple(
-            NodeReport(node.address, node.head, node.requests, dict(self._errors[index]))
+            NodeReport(node.address, node.head, node.requests, dict(self._errors[index] + node.faults))
             for index, node in ((index, self._nodes[index]) for index in order)
         )
 
@@ -92,16 +95,27 @@ class NodePool:
         """The chain id, from the active node or the next one that answers.
 
         Raises:
-            NodeUnreachableError, NodeAnswerError, WrongChainError: failure of the last node, after all failed.
+            NodeUnreachableError, NodeAnswerError, WrongChainError: failure of the last node, after all failed; of one
+                for which waiting helps, if there is any.
 
         """
-        for _ in self._nodes:
+        waits: FeedError | None = None
+        while True:
             try:
                 return await self.active.greet()
             except FeedError as failure:
+                waits = failure if failure.retriable else waits
                 if not self.leave(failure):
-                    raise
-        return await self.active.greet()
+                    raise (waits or failure) from None
+
+    @property
+    def exhausted(self) -> bool:
+        """True if no node is left for which waiting could help."""
+        return self._health.exhausted
+
+    def delivered(self) -> None:
+        """Record that a block was delivered."""
+        self._health.delivered()
 
     def leave(self, failure: FeedError) -> bool:
         """Switch to another node after a failure of the active one.
@@ -113,7 +127,7 @@ class NodePool:
         """
         left = self.active
         self._errors[self._at][_kind(failure)] += 1
-        self._health.failed(self._at, refused=_refuses(failure))
+        self._health.failed(self._at, refused=_refuses(failure), final=not failure.retriable)
         if isinstance(failure, WrongChainError):
             self._health.of[self._at].wrong = self._health.of[self._at].wrong or len(self._nodes) > 1
         best = self._health.best(self._at)
@@ -155,6 +169,13 @@ class NodePool:
         await asyncio.gather(*looks, return_exceptions=True)
         for node in self._nodes:
             await node.close()
+
+    def _is_replaceable(self, index: int) -> bool:
+        """True if another node is healthy, as far as anything is known of it."""
+        return any(
+            other != index and not one.wrong and not self._health.resting(other)
+            for other, one in enumerate(self._health.of)
+        )
 
     def _request_heads(self) -> None:
         now = time.monotonic()

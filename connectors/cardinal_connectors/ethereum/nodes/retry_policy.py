@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from cardinal.errors import NodeAnswerError, NodeUnreachableError
+from cardinal.errors import FeedError, NodeAnswerError, NodeUnreachableError
 from cardinal_connectors.ethereum.chain.blocks import ChainMovedError
 from cardinal_connectors.ethereum.settings import FeedSettings
 
@@ -40,7 +40,7 @@ class RetryPolicy:
         self._clock = clock
         self._restarts = 0
         self._unreachable_since: float | None = None
-        self._kind: type[NodeUnreachableError] | None = None
+        self._kind: tuple[object, ...] | None = None
         self.waits_for = ""
 
     def over(self) -> None:
@@ -73,14 +73,16 @@ class RetryPolicy:
         error.__cause__ = moved
         return error
 
-    def unreachable(self, unreachable: NodeUnreachableError, *, delivered: bool) -> float:
+    def unreachable(self, unreachable: FeedError, *, delivered: bool) -> float:
         """Seconds to wait for unreachable nodes; raises the error after a ``patience`` that is set."""
         now, patience = self._clock(), self._settings.patience
         if delivered or self._unreachable_since is None:
             self._unreachable_since = now
-        if delivered or type(unreachable) is not self._kind:  # a node that returned, but is behind, is another state
-            self._kind, self.waits_for = type(unreachable), str(unreachable)
+        kind = (type(unreachable), getattr(unreachable, "fault", None))
+        if delivered or kind != self._kind:  # a node that returned, but is behind, is another state
+            self._kind = kind
             _LOG.warning("%s; retrying%s", unreachable, "" if patience is None else f" for {patience:g} seconds")
+        self.waits_for = str(unreachable)
         if patience is not None and now - self._unreachable_since >= patience:
             raise unreachable
         return self._settings.poll

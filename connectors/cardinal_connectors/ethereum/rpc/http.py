@@ -9,25 +9,33 @@ from typing import Final, NamedTuple
 import aiohttp
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import NodeAnswerError
 from cardinal_connectors.ethereum.settings import RpcSettings, quoted
 
 from .credentials import REFUSED, Credentials
-from .transport import (
-    BusyError,
-    Replies,
-    Reply,
+from .faults import (
+    PASSING,
+    CallRefusedError,
+    FailedError,
+    Fault,
+    NoNodeError,
     SlowError,
     TooLargeError,
+    fault_of,
+    says_rate,
+)
+from .transport import (
+    TOO_MANY,
+    UNAUTHORIZED,
+    Replies,
+    Reply,
     closed_error,
     denied,
     elsewhere,
+    is_away,
     read_replies,
+    retry_after,
     unreachable,
 )
-
-LONGEST_PAUSE = 60.0
-"""Maximum pause in seconds that a node may request."""
 
 _LARGE: Final = 1 << 20
 """Size in bytes from which a body is sent in pieces, so that other tasks run meanwhile."""
@@ -35,17 +43,17 @@ _LARGE: Final = 1 << 20
 _QUOTED: Final = 4_000
 """Maximum size of a quoted body in bytes. A longer one is omitted, not cut: masking would miss part of a secret."""
 
-_ERROR: Final = 500
+_SLOW: Final = frozenset({408, 504})
 
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308})
 
 
 class _Answer(NamedTuple):
-    """HTTP response. ``later`` and ``location`` are the headers ``Retry-After`` and ``Location``."""
+    """HTTP response. ``later`` is the pause that its headers request, ``location`` the header of this name."""
 
     status: int
     text: bytes
-    later: str | None
+    later: float | None
     location: str
 
 
@@ -85,7 +93,7 @@ class HttpTransport:
                 allow_redirects=False,
             ) as answer:
                 text, received = await self._read(answer), answer.headers
-                return _Answer(answer.status, text, received.get("Retry-After"), received.get("Location", ""))
+                return _Answer(answer.status, text, retry_after(received), received.get("Location", ""))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             lost = unreachable(self._endpoint, failure, self._settings)
         raise lost  # outside of the except clause: the failure may contain the URL and must not be its context
@@ -120,33 +128,37 @@ class HttpTransport:
         return b"".join(parts)
 
     def _judge(self, answer: _Answer) -> Replies:
-        """Responses of a body, or the error of a status. A JSON-RPC error in the body takes precedence."""
+        """Responses of a body, or the error of a status.
+
+        A result in the body counts whatever the status, and an error unless it only repeats that the node is away.
+        """
         address, status, text = self._endpoint.address, answer.status, answer.text
-        match status:
-            case 413:
-                raise TooLargeError(f"the node at {address} refuses a request of this size (HTTP 413)", code=status)
-            case _ if status in REFUSED:
-                raise denied(self._endpoint, status, self._credentials)
-            case 408 | 504:
-                raise SlowError(f"the node at {address} took too long (HTTP {status})", address=address)
-            case 429 | 500 | 502 | 503:
-                replies = _replies(text)
-                if any(_has_precedence(status, reply) for reply in replies):
-                    return replies
-                raise BusyError(
-                    f"the node at {address} is not available (HTTP {status}{self._quote(text, replies)}); retrying",
-                    address=address,
-                    seconds=_seconds(answer.later),
-                )
-            case _ if status >= 300:  # noqa: PLR2004 - the first status of HTTP that is not success
-                replies = _replies(text)
-                if any(reply.error is not None or len(reply.result) for reply in replies):
-                    return replies
-                raise NodeAnswerError(
-                    f"{address} answers HTTP {status}: check that it is a node's address", code=status
-                )
-            case _:
-                return read_replies(text)
+        if status == 413:  # noqa: PLR2004 - a status of HTTP
+            raise TooLargeError(f"the node at {address} refuses a request of this size (HTTP 413)", code=status)
+        if status == UNAUTHORIZED:
+            raise denied(self._endpoint, status, self._credentials)
+        if status in _SLOW:
+            raise SlowError(f"the node at {address} took too long (HTTP {status})", address=address)
+        replies = read_replies(text) if status < 300 else _replies(text)  # noqa: PLR2004 - the first that is no success
+        for reply in replies:
+            if reply.error is not None:
+                reply.error.status, reply.error.seconds = status, answer.later
+        if status < 300 or any(_has_precedence(reply, status) for reply in replies):  # noqa: PLR2004
+            return replies
+        raise self._failure(answer, replies)
+
+    def _failure(self, answer: _Answer, replies: Replies) -> FailedError | CallRefusedError:
+        """The error of a status whose body says nothing else."""
+        address, status = self._endpoint.address, answer.status
+        quote = self._quote(answer.text, replies)
+        limited = status == TOO_MANY or says_rate(quote)
+        if limited or is_away(status):
+            message = f"the node at {address} is not available (HTTP {status}{quote}); retrying"
+            fault = Fault.RATE if limited else Fault.REQUEST
+            return FailedError(message, address=address, fault=fault, seconds=answer.later)
+        if status in REFUSED:
+            return denied(self._endpoint, status, self._credentials)
+        return NoNodeError(f"{address} answers HTTP {status}: check that it is a node's address", code=status)
 
     def _quote(self, text: bytes, replies: Replies) -> str:
         """Quoted text of a body, unless it is an HTML page or long."""
@@ -161,22 +173,20 @@ def _replies(text: bytes) -> Replies:
     """Responses in the body of an error status; empty if it is not JSON-RPC."""
     try:
         return read_replies(text)
-    except NodeAnswerError:
+    except NoNodeError:
         return []
 
 
-def _has_precedence(status: int, reply: Reply) -> bool:
-    """True if a response takes precedence over a transient status.
+def _has_precedence(reply: Reply, status: int) -> bool:
+    """True if a response says more than a status that is no success.
 
-    A result does, and an error about the size. Any other error does only with status 500, which nodes use for errors of
-    all kinds; with other statuses the error may be the gateway's.
+    An error that is about this moment may be the gateway's, and is reported with its status; so is one without a code,
+    as gateways write that speak no JSON-RPC. Nodes use 500 and 400 for errors of all kinds.
     """
     error = reply.error
     if error is None:
         return len(reply.result) > 0
-    return error.says_too_much or (status == _ERROR and error.code != 0)
-
-
-def _seconds(later: str | None) -> float | None:
-    """``Retry-After`` in seconds; a date counts as unknown, since it would need a clock."""
-    return min(float(later), LONGEST_PAUSE) if later is not None and later.strip().isdecimal() else None
+    fault = fault_of(error)
+    if fault is Fault.ADDRESS or not is_away(status):
+        return error.code != 0 and fault is not Fault.ADDRESS
+    return fault not in PASSING or (status == 500 and error.code != 0)  # noqa: PLR2004

@@ -12,12 +12,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+from cardinal.errors import ConfigurationError
 from cardinal_connectors.ethereum.settings import RpcSettings
 
+from .faults import CallRefusedError, FailedError, NoNodeError, TooLargeError
 from .json_stream import JsonFrames, LongTextError
 from .pending import PendingRequests
-from .transport import Replies, TooLargeError, closed_error, unreachable
+from .transport import Replies, closed_error, unreachable
 
 _READ_BYTES = 1 << 18
 
@@ -91,7 +92,7 @@ class IpcTransport:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         frames = JsonFrames(most=self._settings.answer)
         address = self._endpoint.address
-        failure: NodeUnreachableError | NodeAnswerError = NodeUnreachableError(
+        failure: FailedError | CallRefusedError = FailedError(
             f"the node at {address} closed the connection", address=address
         )
         try:
@@ -100,7 +101,7 @@ class IpcTransport:
                     self._pending.take(frame)
         except LongTextError as long:
             failure = TooLargeError(str(long))
-        except NodeAnswerError as malformed:
+        except NoNodeError as malformed:
             failure = malformed
         except OSError:
             pass  # a reset by the node counts as its end

@@ -5,7 +5,7 @@ Nodes differ: geth ends every text with a newline, others write texts without a 
 1. Every byte is scanned once, however the stream is cut.
 2. The first text is split by its brackets. If a newline follows it, newlines split the rest: a hundred times faster,
    and JSON on one line contains none.
-3. A text that begins with neither a bracket nor white space is not JSON-RPC: NodeAnswerError.
+3. A text that begins with neither a bracket nor white space is not JSON-RPC: NoNodeError.
 
 Pure.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from cardinal.errors import NodeAnswerError
+from .faults import NoNodeError
 
 _BLANK: Final = b" \t\r\n"
 _TOKEN: Final = re.compile(rb'["{}\[\]]')
@@ -23,7 +23,7 @@ _IN_STRING: Final = re.compile(rb'["\\]')
 _OPENING: Final = b"{["
 
 
-class LongTextError(NodeAnswerError):
+class LongTextError(NoNodeError):
     """A text exceeds the size limit."""
 
 
@@ -71,7 +71,7 @@ class JsonFrames:
             if self._lines:
                 return self._line()
             if self._buffer and self._buffer[0] not in _OPENING:
-                raise NodeAnswerError("the socket answers, but not in JSON-RPC; check that it is a node's")
+                raise NoNodeError("the socket answers, but not in JSON-RPC; check that it is a node's")
         while (match := (_IN_STRING if self._quoted else _TOKEN).search(self._buffer, self._at)) is not None:
             token = match.group()
             if token == b"\\":

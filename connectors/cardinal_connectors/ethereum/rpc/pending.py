@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from cardinal.errors import NodeAnswerError, NodeUnreachableError
-
+from .faults import CallRefusedError, FailedError, NoNodeError
 from .transport import Replies, read_replies
 
 
@@ -40,7 +39,7 @@ class PendingRequests:
         """Process a received text: responses or a notification. Anything else fails all pending requests."""
         try:
             replies = read_replies(body)
-        except NodeAnswerError as malformed:
+        except NoNodeError as malformed:
             self.fail(malformed)
             return
         if len(replies) == 1 and replies[0].method:
@@ -58,7 +57,7 @@ class PendingRequests:
             for request in set(self._waiting.values()):
                 request.settle(replies)
 
-    def fail(self, failure: NodeUnreachableError | NodeAnswerError) -> None:
+    def fail(self, failure: FailedError | CallRefusedError) -> None:
         """Fail all pending requests."""
         for request in set(self._waiting.values()):
             if not request.future.done():

@@ -3,9 +3,9 @@
 Rules:
 
 1. A transport carries bytes and matches responses to requests. It does not retry and is independent of methods.
-2. Every failure is one of four: :class:`~cardinal.errors.NodeUnreachableError` (transient), :class:`SlowError` (a
-   timeout, perhaps of a large request), :class:`~cardinal.errors.NodeAnswerError` (refused), :class:`TooLargeError`
-   (requires smaller requests).
+2. Every failure is one of :mod:`.faults`: :class:`.faults.FailedError` (transient; :class:`.faults.SlowError` after a
+   timeout, perhaps of a large request), :class:`.faults.NoNodeError` and :class:`.faults.CredentialsError`,
+   :class:`.faults.TooLargeError` (requires smaller requests). An error object in a response is no failure.
 3. ``connects`` counts connections. A new connection may lead to another node: the chain is compared again (facts on
    nodes, rule 7).
 4. No error names more of the URL than scheme, host and port.
@@ -15,34 +15,24 @@ Rules:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Final, Protocol, TypeAlias
 
 import aiohttp
 import msgspec
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError
+from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 from .credentials import Credentials
+from .faults import CallRefusedError, CredentialsError, FailedError, Fault, NoNodeError, Refusal, SlowError
 
-_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
-"""Statuses of a gateway whose node is unreachable or busy."""
-
-
-class Refusal(msgspec.Struct):
-    """The error object of JSON-RPC 2.0."""
-
-    code: int = 0
-    message: str = ""
-    data: msgspec.Raw = msgspec.Raw()
-
-    @property
-    def says_too_much(self) -> bool:
-        """True if its text reports a request or response that is too large."""
-        text = self.message.lower()
-        return "batch" in text or "too large" in text
+UNAUTHORIZED: Final = 401
+TOO_MANY: Final = 429
+"""Statuses of HTTP."""
 
 
 class Reply(msgspec.Struct):
@@ -56,31 +46,52 @@ class Reply(msgspec.Struct):
 
 Replies: TypeAlias = list[Reply]
 
-_DECODER = msgspec.json.Decoder(Reply | Replies)
+
+class _Written(msgspec.Struct):
+    """A response as written: gateways write an error as an object, a text or true, and some write no member of it."""
+
+    id: int | str | None = None
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    method: str = ""
+    message: msgspec.Raw = msgspec.Raw()
+
+    def reply(self) -> Reply:
+        number = int(self.id) if isinstance(self.id, str) and self.id.isascii() and self.id.isdecimal() else self.id
+        return Reply(number, self.result, self._refusal(), self.method)
+
+    def _refusal(self) -> Refusal | None:
+        if bytes(self.error) in _NOTHING:
+            spoken = len(self.message) and not len(self.result) and not self.method
+            return Refusal(message=_text(self.message)) if spoken else None
+        members = _members(self.error)
+        if members is None:
+            said = _text(self.error)
+            return Refusal(message=_text(self.message) if said in {"true", "{}"} else said)
+        code = _text(members.get("code", msgspec.Raw()))
+        message = next((members[name] for name in ("message", "reason", "error", "msg") if name in members), self.error)
+        return Refusal(int(code) if _INTEGER.fullmatch(code) else 0, _text(message), members.get("data", msgspec.Raw()))
 
 
-class TooLargeError(NodeAnswerError):
-    """The node refuses a batch or a body of this size."""
-
-    retriable = True
-
-
-class PassingError(NodeAnswerError):
-    """Transient error of a node."""
-
-    retriable = True
+_DECODER = msgspec.json.Decoder(_Written | list[_Written])
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_INTEGER: Final = re.compile(r"-?\d{1,9}")
+_NOTHING: Final = frozenset({b"", b"null", b"false"})
 
 
-class SlowError(NodeUnreachableError):
-    """Timeout: the node is unreachable, or the request was too large."""
+def _members(error: msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+    try:
+        return _MEMBERS.decode(error)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
-class BusyError(NodeUnreachableError):
-    """The node requests a pause of ``seconds``; None if it named no duration."""
-
-    def __init__(self, message: str, *, address: str, seconds: float | None) -> None:
-        super().__init__(message, address=address)
-        self.seconds = seconds
+def _text(written: msgspec.Raw) -> str:
+    """A JSON text's value, or the JSON of anything else."""
+    try:
+        return msgspec.json.decode(written, type=str)
+    except (msgspec.DecodeError, RecursionError):
+        return bytes(written).decode(errors="replace")
 
 
 class RpcTransport(Protocol):
@@ -98,14 +109,14 @@ class RpcTransport(Protocol):
 
 
 def read_replies(body: bytes) -> Replies:
-    """Parse the responses in a body; NodeAnswerError if it is not JSON-RPC."""
+    """Parse the responses in a body; NoNodeError if it is not JSON-RPC."""
     try:
         read = _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError) as malformed:  # the latter for deep nesting
-        raise NodeAnswerError(
-            f"the address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's", code=None
+        raise NoNodeError(
+            f"the address answers, but not in JSON-RPC ({malformed}); check that the URL is a node's"
         ) from malformed
-    return read if isinstance(read, list) else [read]
+    return [one.reply() for one in read] if isinstance(read, list) else [read.reply()]
 
 
 def closed_error(endpoint: Endpoint) -> NodeAnswerError:
@@ -113,50 +124,71 @@ def closed_error(endpoint: Endpoint) -> NodeAnswerError:
     return NodeAnswerError(f"the feed of {endpoint.address} was closed; open another one")
 
 
-def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> NodeAnswerError:
-    """Error for a node that refuses or requires credentials."""
-    address = endpoint.address
-    return NodeAnswerError(
-        f"the node at {address} refuses the credentials (HTTP {status}); {credentials.advice}", code=status
-    )
+def denied(endpoint: Endpoint, status: int, credentials: Credentials) -> CallRefusedError:
+    """Error for a node that refuses or requires credentials; with 403 a gateway may refuse for other reasons."""
+    message = f"the node at {endpoint.address} refuses the credentials (HTTP {status}); {credentials.advice}"
+    return CredentialsError(message, code=status) if status == UNAUTHORIZED else NoNodeError(message, code=status)
 
 
-def elsewhere(endpoint: Endpoint, status: int, location: str) -> NodeAnswerError:
+def elsewhere(endpoint: Endpoint, status: int, location: str) -> NoNodeError:
     """Error for a redirection; names scheme, host and port of the target."""
     address = endpoint.address
     try:
         to = f", to {Endpoint.parse(location).address}" if "://" in location else ""
     except ConfigurationError:
         to = ""
-    return NodeAnswerError(f"{address} redirects to another URL (HTTP {status}{to}): use that URL", code=status)
+    return NoNodeError(f"{address} redirects to another URL (HTTP {status}{to}): use that URL", code=status)
 
 
-def unreachable(
+def is_away(status: int) -> bool:
+    """True for a status of HTTP by which a gateway reports that its node is unreachable or busy.
+
+    Not 501 and 505: a server that is no node refuses every request so.
+    """
+    return status in {408, 429} or (status >= 500 and status not in {501, 505})  # noqa: PLR2004 - server errors of HTTP
+
+
+def unreachable(  # noqa: PLR0911 - one for each kind of failure
     endpoint: Endpoint, failure: Exception, settings: RpcSettings
-) -> NodeUnreachableError | NodeAnswerError:
+) -> FailedError | NoNodeError:
     """Error for a failed connection; foreign texts may contain the URL and are omitted."""
     address = endpoint.address
     match failure:
         case aiohttp.InvalidURL() | ValueError():
-            return NodeAnswerError(f"{address} is not an address of a node; check the URL")
-        case aiohttp.WSServerHandshakeError(status=status):
+            return NoNodeError(f"{address} is not an address of a node; check the URL")
+        case aiohttp.WSServerHandshakeError(status=status, headers=headers):
             message = f"the node at {address} opens no WebSocket (HTTP {status}): check the URL's WebSocket port"
-            if status in _PASSING:
-                return NodeUnreachableError(message, address=address)
-            return NodeAnswerError(message, code=status)
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
-            return NodeUnreachableError(
-                f"the certificate of the node at {address} is not accepted; check the address", address=address
-            )
+            if not is_away(status):
+                return NoNodeError(message, code=status)
+            fault = Fault.RATE if status == TOO_MANY else Fault.REQUEST
+            return FailedError(message, address=address, fault=fault, seconds=retry_after(headers or {}))
+        case aiohttp.ClientConnectorCertificateError():
+            return NoNodeError(f"the certificate of the node at {address} is not accepted; check the address")
+        case aiohttp.ClientSSLError():
+            return NoNodeError(f"the server at {address} does not speak TLS as required; check scheme and port")
+        case aiohttp.ClientResponseError():
+            return NoNodeError(f"the server at {address} answers, but not in HTTP; check scheme and port")
         case TimeoutError():
             return SlowError(
                 f"the node at {address} did not answer within {settings.timeout:g} seconds", address=address
             )
         case _:
-            return NodeUnreachableError(
+            return FailedError(
                 f"no node answers at {address} ({_reason(failure)}); check that it runs and the URL is right",
                 address=address,
             )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """``Retry-After`` in seconds; a date counts from the response's own date. None where there is none."""
+    later = (headers.get("Retry-After") or "").strip()
+    if re.fullmatch(r"\d{1,9}(\.\d+)?", later):
+        return float(later)
+    try:
+        until, now = parsedate_to_datetime(later), parsedate_to_datetime(headers.get("Date") or "")
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):
+        return None
 
 
 def _reason(failure: Exception) -> str:

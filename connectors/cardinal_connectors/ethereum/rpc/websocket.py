@@ -10,12 +10,12 @@ from typing import Any
 import aiohttp
 
 from cardinal.config.url import Endpoint
-from cardinal.errors import NodeUnreachableError
 from cardinal_connectors.ethereum.settings import RpcSettings
 
 from .credentials import REFUSED, Credentials
+from .faults import FailedError, TooLargeError
 from .pending import PendingRequests
-from .transport import Replies, TooLargeError, closed_error, denied, elsewhere, unreachable
+from .transport import Replies, closed_error, denied, elsewhere, unreachable
 
 HEARTBEAT_SECONDS = 20.0
 
@@ -112,7 +112,7 @@ class WebSocketTransport:
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse[Any]) -> None:
         address = self._endpoint.address
-        failure: NodeUnreachableError | TooLargeError = NodeUnreachableError(
+        failure: FailedError | TooLargeError = FailedError(
             f"the node at {address} closed the connection", address=address
         )
         async for message in socket:

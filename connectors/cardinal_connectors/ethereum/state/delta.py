@@ -16,7 +16,7 @@ from typing import Final
 from cardinal.apps.evm import StateDelta, state_delta
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.rpc.block import EncodedBlock
-from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError
+from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError, NodeUnreachableError
 from cardinal_connectors.ethereum.chain.blocks import ChainMovedError, Evidence, Fetched
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
 from cardinal_connectors.ethereum.settings import FeedSettings
@@ -66,9 +66,11 @@ async def delta_of(
 async def _requested(fetcher: BlockFetcher, written: EncodedBlock, fetched: Fetched, *, read: bool = False) -> Evidence:
     try:
         return (await evidence(fetcher, [fetched], read=read))[0]
-    except NodeAnswerError as refused:
+    except (NodeAnswerError, NodeUnreachableError) as refused:
         if await fetcher.header_by_hash(written.hash) is None:  # an orphan by now, for which some nodes return an error
             raise ChainMovedError(f"the node does not have block {written.number} any more") from refused
+        if isinstance(refused, NodeUnreachableError):
+            raise
         raise NodeAnswerError(
             f"state deltas need a node that traces blocks and proves accounts: {refused}", code=refused.code
         ) from refused

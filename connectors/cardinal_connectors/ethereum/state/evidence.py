@@ -22,7 +22,7 @@ from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError
 from cardinal_connectors.ethereum.chain.blocks import AccountProof, ChainMovedError, Evidence, Fetched
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
-from cardinal_connectors.ethereum.rpc.client import parse
+from cardinal_connectors.ethereum.rpc.outcomes import parse
 
 TRACER: Final = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
 

@@ -4,9 +4,9 @@ Rules:
 
 1. Every block is verified completely: header hash, roots of transactions, receipts and withdrawals, bloom, log order
    (:func:`cardinal.apps.evm.verify`), and its parent.
-2. A block that fails is refetched by hash, as often as configured, and then from each other node: one bad response does
-   not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block is never
-   delivered.
+2. A block that fails is refetched by hash, at first at once, as often as configured, and then from each other node: one
+   bad response does not stop a stream. After that its :class:`~cardinal.errors.IntegrityError` is raised, and the block
+   is never delivered.
 3. A check that a chain does not satisfy is skipped (its preset, or ``unchecked``), except hash and parent.
 4. A node that no longer has the block raises ``ChainMovedError``.
 """
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cardinal.errors import FeedError, IntegrityError
 from cardinal_connectors.ethereum.chain.blocks import ChainMovedError
+from cardinal_connectors.ethereum.rpc.faults import Fault
 from cardinal_connectors.ethereum.state.delta import delta_of
 
 from .rules import Rules
@@ -98,7 +99,9 @@ class Verifier:
                 return await self._verified(fetched, origin, wanted, finality)
             except IntegrityError as wrong:
                 failure = wrong
-            await asyncio.sleep(self._settings.rpc.pause(min(attempt, self._settings.verifications)))
+                origin.fetcher.faults[Fault.WRONG] += 1
+            if attempt > 1:
+                await asyncio.sleep(self._settings.rpc.pause(min(attempt - 1, self._settings.verifications)))
             again = await self._refetched(source, wanted)
             if again is None and source is self._node:
                 raise ChainMovedError(f"the node does not have block {height} (0x{wanted.hex()}) any more") from failure
