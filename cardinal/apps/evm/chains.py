@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Va
 from cardinal.apps.base import read_toml, refusal
 from cardinal.errors import ConfigurationError
 
+from .model.transaction_types import Family
+
 CHECK_NAMES: Final = (
     *("hash", "transaction hashes", "transactions root", "receipts", "receipts root", "bloom", "log indexes", "gas"),
     *("contracts", "withdrawals root", "uncles hash"),
@@ -37,6 +39,7 @@ class Chain(BaseModel):
         state_sync_in_body: first block whose body includes that transaction, as type 127 and under the roots; None
             without such a block.
         withdrawals: whether blocks can have any; where not, the header's root of them may cover something else.
+        family: chains that share its transaction types; None where unknown: the bytes decide then.
         notes: limits of the checks on this chain.
         sources: origin of each value.
 
@@ -56,6 +59,7 @@ class Chain(BaseModel):
     state_sync: bool = False
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     withdrawals: bool = True
+    family: Family | None = None
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -99,6 +103,11 @@ def chain_of(chain_id: int) -> Chain:
     return CHAINS.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
 
 
+def family_of(chain_id: int) -> Family | None:
+    """Family of a chain with a preset; None for another chain."""
+    return CHAINS[chain_id].family if chain_id in CHAINS else None
+
+
 _GETH = "go-ethereum, params/config.go: genesis hash"
 _ERIGON = "erigon, params/config.go: genesis hash"
 _OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 0"
@@ -110,12 +119,19 @@ _OP_NOTES = (
     "contract's storage."
 )
 
+_NITRO = "nitro's go-ethereum, core/types/arb_types.go: transaction types"
+_ARBITRUM_NOTES = (
+    "Types 100 to 106 are under the roots. A contract that one of them creates is published for type 101 alone: the "
+    "others' bytes lack the nonce. Every block has a difficulty of 1."
+)
+
 # The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
 # the field, and the reference's producer falls back to the same two numbers.
 _PRESETS: Final = (
     Chain(
         chain_id=1,
         name="mainnet",
+        family="ethereum",
         genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
         final_total_difficulty=58_750_003_716_598_352_816_469,
         status_from=4_370_000,
@@ -129,6 +145,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=11_155_111,
         name="sepolia",
+        family="ethereum",
         genesis="0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9",
         final_total_difficulty=17_000_018_015_853_232,
         sources=(_GETH, "total difficulty: nodes' answers after the merge; the reference's producer"),
@@ -136,6 +153,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=17_000,
         name="holesky",
+        family="ethereum",
         genesis="0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4",
         final_total_difficulty=1,
         sources=(_GETH, "merged at genesis, whose difficulty is 1: reth, chainspec holesky"),
@@ -143,6 +161,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=560_048,
         name="hoodi",
+        family="ethereum",
         genesis="0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b",
         final_total_difficulty=1,
         sources=(_GETH, "merged at genesis, whose difficulty is 1"),
@@ -150,6 +169,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=137,
         name="polygon",
+        family="polygon",
         genesis="0xa9c28ce2141b56c474f1dc504bee9b01eb1bd7d1a507580d5519d4437a97de1b",
         state_sync=True,
         state_sync_in_body=80_084_800,
@@ -167,6 +187,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=80_002,
         name="amoy",
+        family="polygon",
         genesis="0x7202b2b53c5a0836e773e319d18922cc756dd67432f9a1f65352b61f4406c697",
         state_sync=True,
         state_sync_in_body=28_899_616,
@@ -176,6 +197,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=100,
         name="gnosis",
+        family="ethereum",
         genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
         # 25,349,536 blocks of 2**128 - 1 each, less the step of the last of them, on top of the genesis block's.
         final_total_difficulty=0x182CD9_FFFFFFFF_FFFFFFFF_FFFFFFFF_FEA9528A2,
@@ -190,6 +212,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=10,
         name="optimism",
+        family="optimism",
         genesis="0x7ca38a1916c42007829c55e69d3e9a73265554b586a499015373241b8a3fa48b",
         final_total_difficulty=0,
         withdrawals=False,
@@ -199,6 +222,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=8453,
         name="base",
+        family="optimism",
         genesis="0xf712aa9241cc24369b143cf6dce85f0902a9731e70d66818a3a5845b296c73dd",
         final_total_difficulty=0,
         withdrawals=False,
@@ -208,6 +232,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=11_155_420,
         name="optimism-sepolia",
+        family="optimism",
         genesis="0x102de6ffb001480cc9b8b548fd05c34cd4f46ae4aa91759393db90ea0409887d",
         final_total_difficulty=0,
         withdrawals=False,
@@ -217,6 +242,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=84_532,
         name="base-sepolia",
+        family="optimism",
         genesis="0x0dcc9e089e30b90ddfc55be9a37dd15bc551aeee999d2e2b51414c54eaf934e4",
         final_total_difficulty=0,
         withdrawals=False,
@@ -224,8 +250,48 @@ _PRESETS: Final = (
         sources=(_OP, _OP_SPECIFICATION),
     ),
     Chain(
+        chain_id=42_161,
+        name="arbitrum",
+        family="arbitrum",
+        genesis="0x7ee576b35482195fc49205cec9af72ce14f003b9ae69f6ba0faef4514be8b442",
+        notes=_ARBITRUM_NOTES + " Blocks before Nitro (22,207,817) have transactions of type 120, whose hashes do not "
+        "follow from their bytes: start at Nitro.",
+        sources=(_NITRO, "blocks of erigon's and squid's tests recompute", "public block explorers: genesis hash"),
+    ),
+    Chain(
+        chain_id=421_614,
+        name="arbitrum-sepolia",
+        family="arbitrum",
+        genesis="0x77194da4010e549a7028a9c3c51c3e277823be6ac7d138d0bb8a70197b5c004c",
+        notes=_ARBITRUM_NOTES,
+        sources=(_NITRO, "erigontech/rpc-tests, arb-sepolia: genesis hash"),
+    ),
+    Chain(
+        chain_id=42_220,
+        name="celo",
+        family="celo",
+        genesis="0x19ea3339d3c8cda97235bc8293240d5b9dadcdfbb5d4b0b90ee731cac1bd11c3",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES + " A fee in another currency has a base fee in its receipt (type 123), under the root and not "
+        "published. Blocks before the move to the OP Stack (31,056,500) have other headers and transactions: start at "
+        "it.",
+        sources=("celo-blockchain, params/config.go: genesis hash", "celo-org/op-geth, core/types"),
+    ),
+    Chain(
+        chain_id=534_352,
+        name="scroll",
+        family="scroll",
+        genesis="0xbbc05efd412b7cd47a2ed0e5ddfcf87af251e414ea4c801d78b6784513180a80",
+        withdrawals=False,
+        notes="Messages from the chain below (type 126) are under the roots. Proof of authority until Euclid: every "
+        "block has a difficulty.",
+        sources=("scroll's reth, genesis hash", "scroll-tech/go-ethereum, core/types"),
+    ),
+    Chain(
         chain_id=56,
         name="bsc",
+        family="ethereum",
         genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
         notes="System transactions are signed legacy transactions at a price of zero: every root covers them (their "
         "logs name no block, which nothing here reads). Proof of authority: every block has a difficulty, and nodes "

@@ -14,7 +14,7 @@ from cardinal.apps.evm.chains import CHECK_NAMES, Chain
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.block import NO_CONTRACT
 from cardinal.apps.evm.model.transaction_decoder import decode_transaction
-from cardinal.apps.evm.rpc.block import EncodedBlock, encode_block
+from cardinal.apps.evm.rpc.block import EncodedBlock, checked_form, encode_block
 from cardinal.apps.evm.rpc.receipts import (
     bloom_of,
     created_contract,
@@ -22,9 +22,10 @@ from cardinal.apps.evm.rpc.receipts import (
     published_contract,
     write_receipt,
 )
-from cardinal.apps.evm.rpc.structures import JsonObject, hexadecimal, raw
+from cardinal.apps.evm.rpc.structures import JsonObject, RpcBlock, raw
 from cardinal.errors import ApplicationError, IntegrityError
 
+from . import gas
 from .trie import ordered_root
 
 _PLACES: Final = tuple(map(hex, range(4096)))
@@ -83,32 +84,31 @@ def _log_indexes(block: EncodedBlock) -> bool:
 
 
 def _gas(block: EncodedBlock) -> bool:
-    """Gas of the receipts adds up to the header's."""
+    """Gas of the receipts adds up, and the header's follows from it."""
     used = 0
     for receipt in block.receipts:
         used += int(receipt.gas_used, 16)
         if int(receipt.cumulative_gas_used, 16) != used:
             return False
-    return used == int(block.rpc.gas_used, 16)
+    return gas.fits(int(block.rpc.gas_used, 16), used, amsterdam=block.rpc.block_access_list_hash is not None)
 
 
 def _contracts(block: EncodedBlock) -> bool:
     """The published contracts are those that the senders created.
 
-    No root covers a receipt's contract. For a creation it follows from nonce and signer, recovered from the signature
-    (80 microseconds, only for creations).
+    No root covers a receipt's contract. For a creation it follows from nonce and sender, recovered from the signature
+    (80 microseconds, only for creations) or named by the bytes of an unsigned transaction.
     """
     pairs = zip(block.rpc.transactions, block.receipts, strict=True)
     for index, (transaction, receipt) in enumerate(pairs):
-        if transaction.to and not receipt.contract_address:
-            continue
-        named = published_contract(transaction, receipt)
         if transaction.to:
-            if named not in (None, NO_CONTRACT):
+            if receipt.contract_address and raw(receipt.contract_address) != NO_CONTRACT:
                 return False
             continue
-        sender = decode_transaction(block.transactions[index], index).sender
-        if sender is None or named != created_contract("0x" + sender.hex(), creation_nonce(transaction, receipt)):
+        if (nonce := creation_nonce(transaction, receipt)) is None:
+            continue  # its contract is not published: nothing proves the node's claim
+        sender = decode_transaction(block.transactions[index], index, block.family).sender
+        if sender is None or published_contract(transaction, receipt) != created_contract(f"0x{sender.hex()}", nonce):
             return False
     return True
 
@@ -171,16 +171,11 @@ def verify(
     chosen = [(name, CHECKS[name]) for name in checks]
     try:
         encoded = encode_block(block, receipts, uncles, chain=chain)
-        with hexadecimal("the block"):
+        with checked_form(encoded, chain):
             failed = next((name for name, check in chosen if not check(encoded)), None)
     except ApplicationError as error:
-        at, block_hash = _claimed(block)
-        raise IntegrityError(
-            f"block {at} (0x{block_hash.hex()}) is malformed: {error}",
-            number=at,
-            block_hash=block_hash,
-            check="form",
-        ) from error
+        number, block_hash = _claimed(block)
+        raise IntegrityError(str(error), number=number, block_hash=block_hash, check="form") from error
     if failed is not None:
         raise IntegrityError(
             f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
@@ -192,9 +187,10 @@ def verify(
     return encoded
 
 
-def _claimed(block: JsonObject) -> tuple[int, bytes]:
-    """Number and hash that a malformed block claims, as far as they can be read."""
+def _claimed(block: JsonObject | RpcBlock) -> tuple[int, bytes]:
+    """Number and hash that a malformed block claims; zero and nothing where they cannot be read."""
+    texts = (block.number, block.hash) if isinstance(block, RpcBlock) else (block.get("number"), block.get("hash"))
     try:
-        return int(block["number"], 16), bytes.fromhex(block["hash"][2:])
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return int(texts[0] or "", 16), raw(texts[1])
+    except (TypeError, ValueError, AttributeError):
         return 0, b""

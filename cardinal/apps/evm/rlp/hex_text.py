@@ -50,8 +50,10 @@ def to_parts(texts: Sequence[str]) -> list[bytes]:
         raise
 
 
-def data(text: str) -> str:
+def data(text: str | None) -> str:
     """Data, such as ``0x00ff``."""
+    if text is None:
+        raise ValueError("a value is missing")
     size = len(text)
     if size == WORD_TEXT:  # most data are hashes and addresses
         return f"a0{text[2:]}"
