@@ -253,40 +253,35 @@ _PRESETS: Final = (
         chain_id=42_161,
         name="arbitrum",
         family="arbitrum",
-        genesis="0x7ee576b35482195fc49205cec9af72ce14f003b9ae69f6ba0faef4514be8b442",
         notes=_ARBITRUM_NOTES + " Blocks before Nitro (22,207,817) have transactions of type 120, whose hashes do not "
         "follow from their bytes: start at Nitro.",
-        sources=(_NITRO, "blocks of erigon's and squid's tests recompute", "public block explorers: genesis hash"),
+        sources=(_NITRO, "a recorded block recomputes"),
     ),
     Chain(
         chain_id=421_614,
         name="arbitrum-sepolia",
         family="arbitrum",
-        genesis="0x77194da4010e549a7028a9c3c51c3e277823be6ac7d138d0bb8a70197b5c004c",
         notes=_ARBITRUM_NOTES,
-        sources=(_NITRO, "erigontech/rpc-tests, arb-sepolia: genesis hash"),
+        sources=(_NITRO,),
     ),
     Chain(
         chain_id=42_220,
         name="celo",
         family="celo",
-        genesis="0x19ea3339d3c8cda97235bc8293240d5b9dadcdfbb5d4b0b90ee731cac1bd11c3",
         final_total_difficulty=0,
         withdrawals=False,
         notes=_OP_NOTES + " A fee in another currency has a base fee in its receipt (type 123), under the root and not "
         "published. Blocks before the move to the OP Stack (31,056,500) have other headers and transactions: start at "
         "it.",
-        sources=("celo-blockchain, params/config.go: genesis hash", "celo-org/op-geth, core/types"),
+        sources=("celo-org/op-geth, core/types",),
     ),
     Chain(
         chain_id=534_352,
         name="scroll",
         family="scroll",
-        genesis="0xbbc05efd412b7cd47a2ed0e5ddfcf87af251e414ea4c801d78b6784513180a80",
-        withdrawals=False,
         notes="Messages from the chain below (type 126) are under the roots. Proof of authority until Euclid: every "
         "block has a difficulty.",
-        sources=("scroll's reth, genesis hash", "scroll-tech/go-ethereum, core/types"),
+        sources=("scroll-tech/go-ethereum, core/types",),
     ),
     Chain(
         chain_id=56,

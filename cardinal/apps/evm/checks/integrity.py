@@ -23,11 +23,14 @@ from cardinal.apps.evm.rpc.receipts import (
     write_receipt,
 )
 from cardinal.apps.evm.rpc.structures import JsonObject, RpcBlock, raw
+from cardinal.apps.evm.rpc.transactions import bytes_advice, lacking_bytes
 from cardinal.errors import ApplicationError, IntegrityError
 
 from . import gas
 from .trie import ordered_root
 
+_SHOWN: Final = 40
+_SHOWN_NAMES: Final = 5
 _PLACES: Final = tuple(map(hex, range(4096)))
 """Log indexes as nodes write them, of more logs than most blocks have."""
 
@@ -178,13 +181,29 @@ def verify(
         raise IntegrityError(str(error), number=number, block_hash=block_hash, check="form") from error
     if failed is not None:
         raise IntegrityError(
-            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
-            "use another node, or retry later",
+            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}{_reason(encoded, failed)}",
             number=encoded.number,
             block_hash=encoded.hash,
             check=failed,
         )
     return encoded
+
+
+def _reason(block: EncodedBlock, failed: str) -> str:
+    """Likely reason of a failed check, and what to do."""
+    if failed == "hash" and block.rpc.unknown:
+        names = ", ".join(name[:_SHOWN] for name in block.rpc.unknown[:_SHOWN_NAMES])
+        more = len(block.rpc.unknown) - _SHOWN_NAMES
+        others = f" and {more} more" if more > 0 else ""
+        return (
+            f"; the node returns fields that this release does not know ({names}{others}), and none of them make up "
+            "the hash: this release is too old, or the node is wrong"
+        )
+    if failed == "transaction hashes" and (odd := lacking_bytes(block.rpc.transactions, block.family)):
+        one = block.rpc.transactions[odd[0]]
+        kind = int(one.type or "0x0", 16)
+        return f"; transaction {odd[0]} ({one.hash[:66]}, type {kind}): {bytes_advice(kind, block.family)}"
+    return "; use another node, or retry later"
 
 
 def _claimed(block: JsonObject | RpcBlock) -> tuple[int, bytes]:

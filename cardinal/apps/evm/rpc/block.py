@@ -17,6 +17,7 @@ from .receipts import write_blooms, write_logs
 from .state_sync import without_derived, write_transactions
 from .structures import UNREADABLE, JsonObject, RpcBlock, RpcHeader, RpcReceipt, raw, read
 from .transactions import with_creations
+from .unknown_fields import with_unknown_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,9 @@ def _read(
     """The parts as structures."""
     try:
         if isinstance(receipts, Sequence) and isinstance(uncles, Sequence):
+            rpc = read(RpcBlock, block)
             return (
-                read(RpcBlock, block),
+                rpc if isinstance(block, RpcBlock) else with_unknown_fields(rpc, block),
                 [read(RpcReceipt, receipt) for receipt in receipts],
                 [read(RpcHeader, uncle) for uncle in uncles],
             )

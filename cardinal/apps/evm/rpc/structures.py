@@ -167,7 +167,7 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     of them as ``seal_fields``. Other names of the same fields: :data:`ALIASES`.
 
     ``more`` holds the fields that this release does not know, in the order of their encoding, with the RLP of each;
-    no node returns it (:mod:`.unknown_fields`).
+    ``unknown`` the names where they do not make up the hash. No node returns either (:mod:`.unknown_fields`).
     """
 
     parent_hash: str
@@ -205,6 +205,7 @@ class RpcHeader(msgspec.Struct, rename="camel", gc=False, kw_only=True):
     data_gas_used: str | None = None
     excess_data_gas: str | None = None
     more: tuple[tuple[str, str], ...] = msgspec.field(name=" more", default=())
+    unknown: tuple[str, ...] = msgspec.field(name=" unknown", default=())
 
     def __post_init__(self) -> None:
         """Take the values of fields under other names."""

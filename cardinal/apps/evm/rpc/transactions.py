@@ -152,11 +152,11 @@ def _by_table(rpc: RpcTransaction, family: Family | None) -> str:
     # More than one on an unknown chain alone: the fields of the right one are there.
     layout = next((each for each in layouts if not _missing(rpc, each)), layouts[0] if layouts else None)
     if layout is None:
-        raise ApplicationError(_unknown(kind, family), path="raw")
+        raise ApplicationError(bytes_advice(kind, family), path="raw")
     return f"{kind:02x}{raw(rpc.input).hex() if layout == BARE else _body(rpc, layout)}"
 
 
-def _unknown(kind: int, family: Family | None) -> str:
+def bytes_advice(kind: int, family: Family | None) -> str:
     """Advice for a type whose bytes do not follow from JSON-RPC's fields."""
     if kind == ARBITRUM_LEGACY and family == "arbitrum":
         return (

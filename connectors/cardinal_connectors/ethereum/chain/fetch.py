@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
@@ -30,7 +29,6 @@ Tag: TypeAlias = Literal["latest", "safe", "finalized"]
 
 
 _Value = TypeVar("_Value")
-_STATE_SYNC: Final = "0x7f"
 _NO_UNCLES: Final = b'"uncles":[]'
 """The form of most nodes; a block in another form is parsed a little earlier."""
 _LAST: Final = 4096
@@ -138,11 +136,10 @@ class BlockFetcher:
     async def _completed(self, answer: Answer) -> Fetched | None:
         """Assemble a block that needs further requests."""
         receipts = answer.receipts
-        raw = _got(answer.block)
+        text = raw = _got(answer.block)
         block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
-        block = await self._with_raw_state_sync(block)
         header = header_of(block)
         name = header.hash
         size = len(raw)
@@ -159,21 +156,7 @@ class BlockFetcher:
         if found is None:
             return None
         uncles = await self._uncles(name, len(block.uncles))
-        return None if uncles is None else Fetched(header, block, found, uncles, size)
-
-    async def _with_raw_state_sync(self, block: RpcBlock) -> RpcBlock:
-        """The block with the bytes of its state sync, which every check needs; unchanged where the node refuses.
-
-        A block without them is refused by its checks, with an error that names the missing bytes.
-        """
-        if not _lacks_raw_state_sync(block):
-            return block
-        last = block.transactions[-1]
-        try:
-            written = await self.call(str, "eth_getRawTransactionByHash", last.hash)
-        except NodeAnswerError:
-            return block
-        return structs.replace(block, transactions=[*block.transactions[:-1], structs.replace(last, raw=written)])
+        return None if uncles is None else Fetched(header, block, found, uncles, size, text=text)
 
     async def _receipts_of(self, name: str) -> list[RpcReceipt] | None:
         return await self._client.read(list[RpcReceipt], "eth_getBlockReceipts", name)
@@ -208,16 +191,12 @@ def _together(answer: Answer) -> Fetched | None:
         return None
     parsed = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
     block = parse(RpcBlock, written, "eth_getBlockBy…")
-    if block is None or parsed is None or block.uncles or _lacks_raw_state_sync(block):
+    if block is None or parsed is None or block.uncles:
         return None
     header = header_of(block)
-    return Fetched(header, block, parsed, [], len(written) + len(receipts)) if _all_of(parsed, header.hash) else None
-
-
-def _lacks_raw_state_sync(block: RpcBlock) -> bool:
-    """True if the last transaction is a Polygon state sync (type 127, PIP-74), which nodes return without its bytes."""
-    last = block.transactions[-1] if block.transactions else None
-    return last is not None and last.type == _STATE_SYNC and last.raw is None
+    if not _all_of(parsed, header.hash):
+        return None
+    return Fetched(header, block, parsed, [], len(written) + len(receipts), text=written)
 
 
 def _is_there(outcome: Outcome | None) -> bool:
