@@ -142,9 +142,9 @@ def other_bytes(shown: Json) -> bytes:
 
 
 def canonical(shown: Json) -> bytes:
-    """The bytes whose hash names a transaction; those of type 127 come with it."""
+    """The bytes whose hash names a transaction; those of type 127, and of unknown types, come with it."""
     kind = int(shown["type"], 16)
-    if kind == STATE_SYNC:
+    if shown.get("raw"):
         return data(shown["raw"])
     if kind in OTHER_TYPES and "sourceHash" not in shown:
         return other_bytes(shown)

@@ -122,7 +122,7 @@ _OP_NOTES = (
 _NITRO = "nitro's go-ethereum, core/types/arb_types.go: transaction types"
 _ARBITRUM_NOTES = (
     "Types 100 to 106 are under the roots. A contract that one of them creates is published for type 101 alone: the "
-    "others' bytes lack the nonce. Every block has a difficulty of 1."
+    "others' bytes lack the nonce. Every block has a difficulty of 1. The first block is not compared."
 )
 
 # The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
@@ -272,7 +272,7 @@ _PRESETS: Final = (
         withdrawals=False,
         notes=_OP_NOTES + " A fee in another currency has a base fee in its receipt (type 123), under the root and not "
         "published. Blocks before the move to the OP Stack (31,056,500) have other headers and transactions: start at "
-        "it.",
+        "it. The first block is not compared.",
         sources=("celo-org/op-geth, core/types",),
     ),
     Chain(
@@ -280,7 +280,7 @@ _PRESETS: Final = (
         name="scroll",
         family="scroll",
         notes="Messages from the chain below (type 126) are under the roots. Proof of authority until Euclid: every "
-        "block has a difficulty.",
+        "block has a difficulty. The first block is not compared.",
         sources=("scroll-tech/go-ethereum, core/types",),
     ),
     Chain(

@@ -73,7 +73,8 @@ class Completion:
         if names and names != self._fields:
             self._fields = names
             _LOG.info(
-                "headers of %s have fields that this release does not know: %s; their hashes fit, so they are published",
+                "headers of %s have fields that this release does not know: %s; their hashes fit, so they are "
+                "published",
                 *(self._chain.name, ", ".join(names)),
             )
         return completed
