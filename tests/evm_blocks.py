@@ -29,9 +29,11 @@ HEADER = (
 )
 LATER = (
     *("baseFeePerGas", "withdrawalsRoot", "blobGasUsed", "excessBlobGas", "parentBeaconBlockRoot", "requestsHash"),
+    *("blockAccessListHash", "slotNumber"),
 )
 AMOUNTS = frozenset(
     {"difficulty", "number", "gasLimit", "gasUsed", "timestamp", "baseFeePerGas", "blobGasUsed", "excessBlobGas"}
+    | {"slotNumber"}
 )
 
 
@@ -93,11 +95,59 @@ def unsigned(shown: Json) -> list[rlp.Item]:
     return whole
 
 
-def canonical(shown: Json) -> bytes:
-    """The bytes whose hash names a transaction; those of type 127 come with it."""
+ARBITRUM_CALL = ("maxFeePerGas", "gas", "to", "value", "input")
+OTHER_TYPES = {
+    0x64: ("chainId", "requestId", "from", "to", "value"),
+    0x65: ("chainId", "from", "nonce", *ARBITRUM_CALL),
+    0x66: ("chainId", "requestId", "from", *ARBITRUM_CALL),
+    0x68: (
+        *("chainId", "nonce", "from", *ARBITRUM_CALL),
+        *("ticketId", "refundTo", "maxRefund", "submissionFeeRefund"),
+    ),
+    0x69: (
+        *("chainId", "requestId", "from", "l1BaseFee", "depositValue", "maxFeePerGas", "gas", "retryTo", "retryValue"),
+        *("beneficiary", "maxSubmissionFee", "refundTo", "retryData"),
+    ),
+    0x6A: ("chainId", "input"),
+    0x7B: (
+        *("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "to", "value", "input", "accessList"),
+        "feeCurrency",
+    ),
+    0x7C: (
+        *("chainId", "nonce", "maxPriorityFeePerGas", "maxFeePerGas", "gas", "feeCurrency", "gatewayFeeRecipient"),
+        *("gatewayFee", "to", "value", "input", "accessList"),
+    ),
+    0x7E: ("queueIndex", "gas", "to", "value", "input", "from"),  # Scroll's
+}
+"""Fields of other chains' types, as their nodes name them (nitro, celo and scroll: core/types)."""
+DATA = frozenset({"from", "to", "requestId", "ticketId", "refundTo", "input", "retryTo", "beneficiary", "retryData"})
+DATA |= {"feeCurrency", "gatewayFeeRecipient"}
+
+
+def other_items(shown: Json) -> list[rlp.Item]:
+    """The fields of such a transaction, without a signature."""
+    items: list[rlp.Item] = []
+    for name in OTHER_TYPES[int(shown["type"], 16)]:
+        if name == "accessList":
+            items.append([[data(one["address"]), [data(key) for key in one["storageKeys"]]] for one in shown[name]])
+        else:
+            items.append(data(shown[name]) if name in DATA else minimal(shown[name]))
+    return items
+
+
+def other_bytes(shown: Json) -> bytes:
     kind = int(shown["type"], 16)
-    if kind == STATE_SYNC:
+    signature = [minimal(shown[name]) for name in ("v", "r", "s")] if kind in (0x7B, 0x7C) else []
+    return bytes((kind,)) + rlp.encode([*other_items(shown), *signature])
+
+
+def canonical(shown: Json) -> bytes:
+    """The bytes whose hash names a transaction; those of type 127, and of unknown types, come with it."""
+    kind = int(shown["type"], 16)
+    if shown.get("raw"):
         return data(shown["raw"])
+    if kind in OTHER_TYPES and "sourceHash" not in shown:
+        return other_bytes(shown)
     if kind == DEPOSIT:
         parts: list[rlp.Item] = [data(shown[name]) for name in ("sourceHash", "from", "to")]
         parts += [minimal(shown[name]) for name in ("mint", "value", "gas")]
@@ -114,7 +164,8 @@ def signed(shown: Json, key: PrivateKey, chain_id: int | None) -> Json:
         digest = keccak(rlp.encode([*unsigned(shown), *bound]))
         first = 27 if chain_id is None else 35 + 2 * chain_id
     else:
-        digest, first = keccak(bytes((kind,)) + rlp.encode(unsigned(shown))), 0
+        items = other_items(shown) if kind in OTHER_TYPES else unsigned(shown)
+        digest, first = keccak(bytes((kind,)) + rlp.encode(items)), 0
     signature = key.sign_recoverable(digest, hasher=None)
     r, s = (int.from_bytes(signature[at : at + 32], "big") for at in (0, 32))
     made = shown | {"v": hex(first + signature[64]), "r": hex(r), "s": hex(s)}
@@ -142,6 +193,8 @@ def consensus(receipt: Json) -> bytes:
         [data(log["address"]), [data(topic) for topic in log["topics"]], data(log["data"])] for log in receipt["logs"]
     ]
     parts: list[rlp.Item] = [outcome, minimal(receipt["cumulativeGasUsed"]), data(receipt["logsBloom"]), logs]
+    if "baseFee" in receipt:
+        parts.append(minimal(receipt["baseFee"]))
     if "depositReceiptVersion" in receipt:
         parts += [minimal(receipt["depositNonce"]), minimal(receipt["depositReceiptVersion"])]
     kind = int(receipt["type"], 16)
@@ -161,6 +214,14 @@ def withdrawal_bytes(shown: Json) -> bytes:
     return rlp.encode([*amounts, data(shown["address"]), minimal(shown["amount"])])
 
 
+def contract_of(transaction: Json, outcome: Json) -> str | None:
+    """The contract of a creation, where it follows from bytes under a root."""
+    kind = int(transaction["type"], 16)
+    if kind in (0x66, 0x68) or (kind == DEPOSIT and "depositReceiptVersion" not in outcome):
+        return None
+    return created(transaction["from"], outcome.get("depositNonce", transaction["nonce"]))
+
+
 def receipts_of(transactions: Sequence[Json], outcomes: Sequence[Json]) -> list[Json]:
     """Receipts with what follows from their order; an outcome has gasUsed, logs, and status or root."""
     made: list[Json] = []
@@ -169,8 +230,7 @@ def receipts_of(transactions: Sequence[Json], outcomes: Sequence[Json]) -> list[
         gas += int(outcome["gasUsed"], 16)
         listed = [log | {"logIndex": hex(logs + at)} for at, log in enumerate(outcome["logs"])]
         logs += len(listed)
-        nonce = outcome.get("depositNonce", transaction["nonce"])
-        contract = None if transaction["to"] else created(transaction["from"], nonce)
+        contract = None if transaction["to"] else contract_of(transaction, outcome)
         own = {"transactionHash": transaction["hash"], "type": transaction["type"], "contractAddress": contract}
         made.append({**outcome, **own, "cumulativeGasUsed": hex(gas), "logs": listed, "logsBloom": bloom(listed)})
     return made

@@ -26,8 +26,9 @@ from evm_blocks import (
     state_sync,
     text,
 )
+from evm_families import KINDS, family_transactions
 
-NEVER_MERGED = frozenset({137, 80_002, 56})
+NEVER_MERGED = frozenset({137, 80_002, 56, 42_161, 421_614, 534_352})
 """Chains none of whose blocks come after the merge."""
 ALL_FORKS = frozenset({56})
 """Those of them whose headers have the fields of later forks too."""
@@ -138,6 +139,18 @@ def uncles(draw: st.DrawFn, chain: Chain) -> Json:
 
 
 @st.composite
+def outcomes_of(draw: st.DrawFn, transaction: Json, *, rooted: bool, canyon: bool) -> Json:
+    """What a transaction did, with what its receipt has beyond others'."""
+    outcome: Json = {"gasUsed": draw(longs), "logs": draw(logs)}
+    outcome |= {"root": draw(hashes)} if rooted else {"status": draw(st.sampled_from(["0x0", "0x1"]))}
+    if transaction["type"] == "0x7b" and draw(st.booleans()):
+        outcome["baseFee"] = draw(longs)
+    if "sourceHash" in transaction:
+        outcome |= {"depositNonce": draw(longs)} | ({"depositReceiptVersion": "0x1"} if canyon else {})
+    return outcome
+
+
+@st.composite
 def blocks(draw: st.DrawFn, chain: Chain) -> Shown:
     """A block of a chain: before or after the merge, of any fork, with any transactions that it can have."""
     always = chain.final_total_difficulty in (0, 1)  # merged with its first block
@@ -149,21 +162,17 @@ def blocks(draw: st.DrawFn, chain: Chain) -> Shown:
     if "withdrawalsRoot" in header:
         header["withdrawals"] = draw(withdrawals) if chain.withdrawals else []
     transactions = draw(st.lists(signed_transactions(chain.chain_id), max_size=4))
-    if not chain.withdrawals:  # the OP Stack
+    if chain.family in ("optimism", "celo"):
         transactions = [*draw(st.lists(deposits(), min_size=1, max_size=2)), *transactions]
+    if chain.family in KINDS:
+        transactions += draw(st.lists(family_transactions(chain.family, chain.chain_id), max_size=3))
     synced = chain.state_sync and draw(st.booleans())
     in_body = chain.state_sync_in_body is not None and number >= chain.state_sync_in_body
     if synced and in_body:
         transactions.append(state_sync(draw(events)))
     rooted = not merged and "baseFeePerGas" not in header and draw(st.booleans())
     canyon = draw(st.booleans())
-    outcomes: list[Json] = []
-    for transaction in transactions:
-        outcome: Json = {"gasUsed": draw(longs), "logs": draw(logs)}
-        outcome |= {"root": draw(hashes)} if rooted else {"status": draw(st.sampled_from(["0x0", "0x1"]))}
-        if transaction["type"] == hex(DEPOSIT):
-            outcome |= {"depositNonce": draw(longs)} | ({"depositReceiptVersion": "0x1"} if canyon else {})
-        outcomes.append(outcome)
+    outcomes = [draw(outcomes_of(transaction, rooted=rooted, canyon=canyon)) for transaction in transactions]
     ommers = [] if merged else draw(st.lists(uncles(chain), max_size=2))
     block, receipts = sealed(header, transactions, receipts_of(transactions, outcomes), ommers)
     if not chain.withdrawals and "withdrawals" in block:  # what stands there is of something else

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from evm_blocks import DEPOSIT, STATE_SYNC, Json
+from evm_blocks import STATE_SYNC, Json
 
 
 def number(shown: str | None) -> int | None:
@@ -39,12 +39,14 @@ def block_row(block: Json) -> Json:
         "mix_hash": "mixHash",
         "parent_beacon_block_root": "parentBeaconBlockRoot",
         "requests_hash": "requestsHash",
+        "block_access_list_hash": "blockAccessListHash",
     }
     longs = {
         "gas_limit": "gasLimit",
         "gas_used": "gasUsed",
         "blob_gas_used": "blobGasUsed",
         "excess_blob_gas": "excessBlobGas",
+        "slot_number": "slotNumber",
     }
     wides = {
         "difficulty": "difficulty",
@@ -63,9 +65,9 @@ def price(block: Json, transaction: Json) -> str | None:
     """What a unit of gas cost: as the node says it, or by the rule of EIP-1559."""
     if "maxFeePerGas" not in transaction or transaction["type"] == hex(STATE_SYNC):
         return wide(transaction["gasPrice"])
-    if "baseFeePerGas" not in block:
+    if "baseFeePerGas" not in block or transaction.get("feeCurrency") is not None:
         return None
-    most, tip = (int(transaction[name], 16) for name in ("maxFeePerGas", "maxPriorityFeePerGas"))
+    most, tip = (int(transaction.get(name, "0x0"), 16) for name in ("maxFeePerGas", "maxPriorityFeePerGas"))
     return str(min(most, int(block["baseFeePerGas"], 16) + tip))
 
 
@@ -91,7 +93,7 @@ def transaction_row(block: Json, index: int, *, senders: bool = True) -> Json:
         "access_list": None,
         "authorization_list": None,
         "source_hash": shown.get("sourceHash"),
-        "mint": wide(shown["mint"]) if kind == DEPOSIT else None,
+        "mint": wide(shown["mint"]) if "sourceHash" in shown else None,
     }
     if listed is not None:
         row["access_list"] = [{"address": one["address"], "storage_keys": one["storageKeys"]} for one in listed]

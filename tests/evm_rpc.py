@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.block import Block, Header, Log, ReceiptMeta, Transaction
-from evm_blocks import DEPOSIT, STATE_SYNC, Json, text
+from evm_blocks import STATE_SYNC, Json, text
 
 _TEXTS = {
     "parentHash": "parent_hash",
@@ -20,6 +20,7 @@ _TEXTS = {
     "withdrawalsRoot": "withdrawals_root",
     "parentBeaconBlockRoot": "parent_beacon_block_root",
     "requestsHash": "requests_hash",
+    "blockAccessListHash": "block_access_list_hash",
 }
 _NUMBERS = {
     "difficulty": "difficulty",
@@ -30,6 +31,7 @@ _NUMBERS = {
     "baseFeePerGas": "base_fee_per_gas",
     "blobGasUsed": "blob_gas_used",
     "excessBlobGas": "excess_blob_gas",
+    "slotNumber": "slot_number",
 }
 
 
@@ -71,6 +73,8 @@ def shown_transaction(entry: Transaction) -> Json:
     ):
         if value is not None:
             shown[name] = hex(value)
+    if entry.layout is not None:
+        return shown | shown_special(entry)
     if entry.deposit is not None:
         said = entry.deposit
         shown |= {"sourceHash": text(said.source_hash), "mint": hex(said.mint), "isSystemTx": said.is_system}
@@ -91,6 +95,26 @@ def shown_transaction(entry: Transaction) -> Json:
             | {"yParity": hex(one.y_parity), "r": hex(one.r), "s": hex(one.s)}
             for one in entry.authorizations
         ]
+    return shown
+
+
+def shown_special(entry: Transaction) -> Json:
+    """The fields that only some chains have."""
+    assert entry.layout is not None
+    shown: Json = {}
+    for name in entry.layout:
+        camel = "".join(part.title() if at else part for at, part in enumerate(name.split("_")))
+        if name == "access_list":
+            shown[camel] = [
+                {"address": text(one.address), "storageKeys": [text(key) for key in one.storage_keys]}
+                for one in entry.access_list
+            ]
+        elif name == "chain_id":
+            assert entry.chain_id is not None
+            shown[camel] = hex(entry.chain_id)
+        elif name not in ("from_", "parity") and not hasattr(entry, name):
+            value = entry.own(name)
+            shown[camel] = text(value) if isinstance(value, bytes) else value if value is None else hex(value)
     return shown
 
 
@@ -119,10 +143,8 @@ def _shown_receipt(receipt: ReceiptMeta, block: Block, entry: Transaction) -> Js
 
 def carried(block: Json, receipts: list[Json]) -> tuple[Json, list[Json]]:
     """What a node shows, less what the stream does not carry."""
-    transactions = [
-        shown | {"nonce": "0x0"} if shown["type"] == hex(DEPOSIT) else shown for shown in block["transactions"]
-    ]
-    left_out = ("root", "depositNonce", "depositReceiptVersion")
+    transactions = [shown | {"nonce": "0x0"} if "sourceHash" in shown else shown for shown in block["transactions"]]
+    left_out = ("root", "depositNonce", "depositReceiptVersion", "baseFee")
     kept = [
         {"status": "0x0", **{name: value for name, value in receipt.items() if name not in left_out}}
         for receipt in receipts

@@ -36,7 +36,7 @@ longs = st.integers(0, 2**40)
 wide = st.one_of(st.integers(0, 300), st.integers(0, 2**256 - 1))
 several_hashes = st.lists(hashes, max_size=3).map(tuple)
 LATER = ("base_fee_per_gas", "withdrawals_root", "blob_gas_used", "excess_blob_gas")
-LATER += ("parent_beacon_block_root", "requests_hash", "more")
+LATER += ("parent_beacon_block_root", "requests_hash", "block_access_list_hash", "slot_number", "more")
 
 
 @st.composite
@@ -47,7 +47,7 @@ def headers(draw: st.DrawFn) -> Header:
             Header,
             *[hashes, hashes, addresses, hashes, hashes, hashes, st.binary(min_size=256, max_size=256)],
             *[wide, longs, longs, longs, st.integers(0, 2**32), st.binary(max_size=40), hashes],
-            *[st.binary(min_size=8, max_size=8), wide, hashes, longs, longs, hashes, hashes],
+            *[st.binary(min_size=8, max_size=8), wide, hashes, longs, longs, hashes, hashes, hashes, longs],
             st.lists(st.binary(max_size=40), max_size=2).map(tuple),
         )
     )

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, Va
 from cardinal.apps.base import read_toml, refusal
 from cardinal.errors import ConfigurationError
 
+from .model.transaction_types import Family
+
 CHECK_NAMES: Final = (
     *("hash", "transaction hashes", "transactions root", "receipts", "receipts root", "bloom", "log indexes", "gas"),
     *("contracts", "withdrawals root", "uncles hash"),
@@ -59,6 +61,7 @@ class Chain(BaseModel):
             without such a block.
         withdrawals: whether blocks can have any; where not, the header's root of them may cover something else.
         foreign_hashes: how the chain makes its block hashes, if not from Ethereum's header: it cannot be verified then.
+        family: chains that share its transaction types; None where unknown: the bytes decide then.
         notes: limits of the checks on this chain.
         sources: origin of each value.
 
@@ -81,6 +84,7 @@ class Chain(BaseModel):
     state_sync_in_body: Annotated[int, Field(ge=0)] | None = None
     withdrawals: bool = True
     foreign_hashes: str = ""
+    family: Family | None = None
     notes: str = ""
     sources: tuple[str, ...] = ()
 
@@ -124,6 +128,11 @@ def chain_of(chain_id: int) -> Chain:
     return CHAINS.get(chain_id) or _FOREIGN.get(chain_id) or Chain(chain_id=chain_id, name=f"chain {chain_id}")
 
 
+def family_of(chain_id: int) -> Family | None:
+    """Family of a chain with a preset; None for another chain."""
+    return CHAINS[chain_id].family if chain_id in CHAINS else None
+
+
 _GETH = "go-ethereum, params/config.go: genesis hash"
 _ERIGON = "erigon, params/config.go: genesis hash"
 _OP = "reth, op-chainspec: genesis hash; Paris at block 0 with total difficulty 0"
@@ -135,12 +144,19 @@ _OP_NOTES = (
     "contract's storage."
 )
 
+_NITRO = "nitro's go-ethereum, core/types/arb_types.go: transaction types"
+_ARBITRUM_NOTES = (
+    "Types 100 to 106 are under the roots. A contract that one of them creates is published for type 101 alone: the "
+    "others' bytes lack the nonce. Every block has a difficulty of 1. The first block is not compared."
+)
+
 # The totals that were reached, not the thresholds of the fork rule: nodes answered with these as long as they served
 # the field, and the reference's producer falls back to the same two numbers.
 _PRESETS: Final = (
     Chain(
         chain_id=1,
         name="mainnet",
+        family="ethereum",
         genesis="0xd4e56740f876aef8c010b86a40d5f56745a118d0906a34e69aec8c0db1cb8fa3",
         final_total_difficulty=58_750_003_716_598_352_816_469,
         checkpoints=(
@@ -183,6 +199,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=11_155_111,
         name="sepolia",
+        family="ethereum",
         genesis="0x25a5cc106eea7138acab33231d7160d69cb777ee0c2c553fcddf5138993e6dd9",
         final_total_difficulty=17_000_018_015_853_232,
         checkpoints=(
@@ -201,6 +218,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=17_000,
         name="holesky",
+        family="ethereum",
         genesis="0xb5f7f912443c940f21fd611f12828d75b534364ed9e95ca4e307729a4661bde4",
         final_total_difficulty=1,
         sources=(_GETH, "merged at genesis, whose difficulty is 1: reth, chainspec holesky"),
@@ -208,6 +226,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=560_048,
         name="hoodi",
+        family="ethereum",
         genesis="0xbbe312868b376a3001692a646dd2d7d1e4406380dfd86b98aa8a34d1557c971b",
         final_total_difficulty=1,
         sources=(_GETH, "merged at genesis, whose difficulty is 1"),
@@ -215,6 +234,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=137,
         name="polygon",
+        family="polygon",
         genesis="0xa9c28ce2141b56c474f1dc504bee9b01eb1bd7d1a507580d5519d4437a97de1b",
         state_sync=True,
         state_sync_in_body=80_084_800,
@@ -233,6 +253,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=80_002,
         name="amoy",
+        family="polygon",
         genesis="0x7202b2b53c5a0836e773e319d18922cc756dd67432f9a1f65352b61f4406c697",
         state_sync=True,
         state_sync_in_body=28_899_616,
@@ -242,6 +263,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=100,
         name="gnosis",
+        family="ethereum",
         genesis="0x4f1dd23188aab3a76b463e4af801b52b1248ef073c648cbdc4c9333d3da79756",
         # 25,349,536 blocks of 2**128 - 1 each, less the step of the last of them, on top of the genesis block's.
         final_total_difficulty=0x182CD9_FFFFFFFF_FFFFFFFF_FFFFFFFF_FEA9528A2,
@@ -257,6 +279,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=10,
         name="optimism",
+        family="optimism",
         genesis="0x7ca38a1916c42007829c55e69d3e9a73265554b586a499015373241b8a3fa48b",
         final_total_difficulty=0,
         withdrawals=False,
@@ -266,6 +289,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=8453,
         name="base",
+        family="optimism",
         genesis="0xf712aa9241cc24369b143cf6dce85f0902a9731e70d66818a3a5845b296c73dd",
         final_total_difficulty=0,
         withdrawals=False,
@@ -275,6 +299,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=11_155_420,
         name="optimism-sepolia",
+        family="optimism",
         genesis="0x102de6ffb001480cc9b8b548fd05c34cd4f46ae4aa91759393db90ea0409887d",
         final_total_difficulty=0,
         withdrawals=False,
@@ -284,6 +309,7 @@ _PRESETS: Final = (
     Chain(
         chain_id=84_532,
         name="base-sepolia",
+        family="optimism",
         genesis="0x0dcc9e089e30b90ddfc55be9a37dd15bc551aeee999d2e2b51414c54eaf934e4",
         final_total_difficulty=0,
         withdrawals=False,
@@ -291,8 +317,43 @@ _PRESETS: Final = (
         sources=(_OP, _OP_SPECIFICATION),
     ),
     Chain(
+        chain_id=42_161,
+        name="arbitrum",
+        family="arbitrum",
+        notes=_ARBITRUM_NOTES + " Blocks before Nitro (22,207,817) have transactions of type 120, whose hashes do not "
+        "follow from their bytes: start at Nitro.",
+        sources=(_NITRO, "a recorded block recomputes"),
+    ),
+    Chain(
+        chain_id=421_614,
+        name="arbitrum-sepolia",
+        family="arbitrum",
+        notes=_ARBITRUM_NOTES,
+        sources=(_NITRO,),
+    ),
+    Chain(
+        chain_id=42_220,
+        name="celo",
+        family="celo",
+        final_total_difficulty=0,
+        withdrawals=False,
+        notes=_OP_NOTES + " A fee in another currency has a base fee in its receipt (type 123), under the root and not "
+        "published. Blocks before the move to the OP Stack (31,056,500) have other headers and transactions: start at "
+        "it. The first block is not compared.",
+        sources=("celo-org/op-geth, core/types",),
+    ),
+    Chain(
+        chain_id=534_352,
+        name="scroll",
+        family="scroll",
+        notes="Messages from the chain below (type 126) are under the roots. Proof of authority until Euclid: every "
+        "block has a difficulty. The first block is not compared.",
+        sources=("scroll-tech/go-ethereum, core/types",),
+    ),
+    Chain(
         chain_id=56,
         name="bsc",
+        family="ethereum",
         genesis="0x0d21840abff46b96c84b2ac9e10e4f5cdaeb5693cb665db62a2f3b02d2d57b5b",
         notes="System transactions are signed legacy transactions at a price of zero: every root covers them (their "
         "logs name no block, which nothing here reads). Every block has a difficulty: where the node serves no "

@@ -32,6 +32,7 @@ from cardinal.errors import (
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_connectors.ethereum.verify.completion import with_header
 from cardinal_connectors.ethereum.verify.rules import Rules
 
 _RUNS: Final = 3
@@ -189,13 +190,16 @@ class ArchiveFeed:
     def _read(self, number: int) -> _File:
         path = self._folder / f"{number}{_ENDING}"
         try:
-            return msgspec.json.decode(gzip.decompress(path.read_bytes()), type=_File)
+            text = gzip.decompress(path.read_bytes())
+            file = msgspec.json.decode(text, type=_File)
+            file.block = with_header(file.block, msgspec.json.decode(text, type=dict[str, msgspec.Raw])["block"])
         except FileNotFoundError:
             raise NodeAnswerError(f"the archive lacks block {number}; re-record it") from None
         except (OSError, EOFError, zlib.error, msgspec.DecodeError) as failure:
             raise NodeAnswerError(
                 f"the archive's file of block {number} cannot be read: {failure}; re-record it"
             ) from failure
+        return file
 
     def _payload(self, number: int, block: _File) -> Payload:
         name = block.block.hash

@@ -145,7 +145,8 @@ def test_wrong_tables_and_ways_are_refused_by_name() -> None:
     ("path", "value", "reason"),
     [
         ("t_0", b"", "no bytes"),
-        ("t_0", b"\x7d\xc0", "type 125"),
+        ("t_0", b"\x80", "neither a type nor a list"),
+        ("t_0", b"\0\xc0", "legacy transaction is a list"),
         ("t_0", b"\x02\xc0", "list of 12"),
         ("t_00", legacy(1), "no index"),
         ("t_0x1", legacy(1), "no index"),

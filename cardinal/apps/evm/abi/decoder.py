@@ -172,6 +172,8 @@ class Abi:
     def input(self, data: bytes | Transaction) -> Decoded | Undecoded:
         """Decode a call: its input, or the transaction that makes it."""
         if isinstance(data, Transaction):
+            if data.input is None:
+                return Undecoded("the transaction is of an unknown type: its input is not known", b"")
             if data.to is None:
                 return Undecoded("the transaction creates a contract: its input is code", data.input)
             data = data.input

@@ -14,7 +14,7 @@ from cardinal.apps.evm.chains import CHECK_NAMES, Chain
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.block import NO_CONTRACT
 from cardinal.apps.evm.model.transaction_decoder import decode_transaction
-from cardinal.apps.evm.rpc.block import EncodedBlock, encode_block
+from cardinal.apps.evm.rpc.block import EncodedBlock, checked_form, encode_block
 from cardinal.apps.evm.rpc.receipts import (
     bloom_of,
     created_contract,
@@ -22,12 +22,16 @@ from cardinal.apps.evm.rpc.receipts import (
     published_contract,
     write_receipt,
 )
-from cardinal.apps.evm.rpc.structures import JsonObject, hexadecimal, raw
+from cardinal.apps.evm.rpc.structures import JsonObject, RpcBlock, raw
+from cardinal.apps.evm.rpc.transactions import bytes_advice, lacking_bytes
 from cardinal.errors import ApplicationError, IntegrityError
 
+from . import gas
 from .advice import advice
 from .trie import ordered_root
 
+_SHOWN: Final = 40
+_SHOWN_NAMES: Final = 5
 _PLACES: Final = tuple(map(hex, range(4096)))
 """Log indexes as nodes write them, of more logs than most blocks have."""
 
@@ -84,32 +88,31 @@ def _log_indexes(block: EncodedBlock) -> bool:
 
 
 def _gas(block: EncodedBlock) -> bool:
-    """Gas of the receipts adds up to the header's."""
+    """Gas of the receipts adds up, and the header's follows from it."""
     used = 0
     for receipt in block.receipts:
         used += int(receipt.gas_used, 16)
         if int(receipt.cumulative_gas_used, 16) != used:
             return False
-    return used == int(block.rpc.gas_used, 16)
+    return gas.fits(int(block.rpc.gas_used, 16), used, amsterdam=block.rpc.block_access_list_hash is not None)
 
 
 def _contracts(block: EncodedBlock) -> bool:
     """The published contracts are those that the senders created.
 
-    No root covers a receipt's contract. For a creation it follows from nonce and signer, recovered from the signature
-    (80 microseconds, only for creations).
+    No root covers a receipt's contract. For a creation it follows from nonce and sender, recovered from the signature
+    (80 microseconds, only for creations) or named by the bytes of an unsigned transaction.
     """
     pairs = zip(block.rpc.transactions, block.receipts, strict=True)
     for index, (transaction, receipt) in enumerate(pairs):
-        if transaction.to and not receipt.contract_address:
-            continue
-        named = published_contract(transaction, receipt)
         if transaction.to:
-            if named not in (None, NO_CONTRACT):
+            if receipt.contract_address and raw(receipt.contract_address) != NO_CONTRACT:
                 return False
             continue
-        sender = decode_transaction(block.transactions[index], index).sender
-        if sender is None or named != created_contract("0x" + sender.hex(), creation_nonce(transaction, receipt)):
+        if (nonce := creation_nonce(transaction, receipt)) is None:
+            continue  # its contract is not published: nothing proves the node's claim
+        sender = decode_transaction(block.transactions[index], index, block.family).sender
+        if sender is None or published_contract(transaction, receipt) != created_contract(f"0x{sender.hex()}", nonce):
             return False
     return True
 
@@ -172,19 +175,15 @@ def verify(
     chosen = [(name, CHECKS[name]) for name in checks]
     try:
         encoded = encode_block(block, receipts, uncles, chain=chain)
-        with hexadecimal("the block"):
+        with checked_form(encoded, chain):
             failed = next((name for name, check in chosen if not check(encoded)), None)
     except ApplicationError as error:
-        at, block_hash = _claimed(block)
-        raise IntegrityError(
-            f"block {at} (0x{block_hash.hex()}) is malformed: {error}",
-            number=at,
-            block_hash=block_hash,
-            check="form",
-        ) from error
+        number, block_hash = _claimed(block)
+        raise IntegrityError(str(error), number=number, block_hash=block_hash, check="form") from error
     if failed is not None:
         raise IntegrityError(
-            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; {advice(failed, chain)}",
+            f"block {encoded.number} (0x{encoded.hash.hex()}) contradicts itself: {failed}; "
+            f"{_reason(encoded, failed, chain)}",
             number=encoded.number,
             block_hash=encoded.hash,
             check=failed,
@@ -192,9 +191,27 @@ def verify(
     return encoded
 
 
-def _claimed(block: JsonObject) -> tuple[int, bytes]:
-    """Number and hash that a malformed block claims, as far as they can be read."""
+def _reason(block: EncodedBlock, failed: str, chain: Chain | None) -> str:
+    """Likely reason of a failed check, and what to do."""
+    if failed == "hash" and block.rpc.unknown and not (chain is not None and chain.foreign_hashes):
+        names = ", ".join(name[:_SHOWN] for name in block.rpc.unknown[:_SHOWN_NAMES])
+        more = len(block.rpc.unknown) - _SHOWN_NAMES
+        others = f" and {more} more" if more > 0 else ""
+        return (
+            f"the node returns fields that this release does not know ({names}{others}), and none of them make up "
+            "the hash: this release is too old, or the node is wrong"
+        )
+    if failed == "transaction hashes" and (odd := lacking_bytes(block.rpc.transactions, block.family)):
+        one = block.rpc.transactions[odd[0]]
+        kind = int(one.type or "0x0", 16)
+        return f"transaction {odd[0]} ({one.hash[:66]}, type {kind}): {bytes_advice(kind, block.family)}"
+    return advice(failed, chain)
+
+
+def _claimed(block: JsonObject | RpcBlock) -> tuple[int, bytes]:
+    """Number and hash that a malformed block claims; zero and nothing where they cannot be read."""
+    texts = (block.number, block.hash) if isinstance(block, RpcBlock) else (block.get("number"), block.get("hash"))
     try:
-        return int(block["number"], 16), bytes.fromhex(block["hash"][2:])
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return int(texts[0] or "", 16), raw(texts[1])
+    except (TypeError, ValueError, AttributeError):
         return 0, b""

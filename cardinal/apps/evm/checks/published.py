@@ -7,7 +7,8 @@ Rules:
 2. A payload has all parts of its block, and no entry that is none of them: what is absent fails the check of its root.
 3. Not checked, because no published bytes prove it: finality, accounts and storage, a total difficulty before
    the merge, a state-sync transaction outside the body. Receipts before Byzantium (their state roots are not
-   published) and in a block with deposits (their nonces are not) are held to bloom, gas and signers, not to their root.
+   published), in a block with deposits (their nonces are not) or with fees in another currency (Celo: their base fees
+   are not) are held to bloom, gas and signers, not to their root.
 4. A check that honest blocks of a chain do not pass (``Chain.unchecked``) is skipped.
 """
 
@@ -27,13 +28,14 @@ from cardinal.apps.evm.chains import Chain
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.block import Block, Header, Log, ReceiptMeta
 from cardinal.apps.evm.model.block_decoder import decode
-from cardinal.apps.evm.model.transaction import DEPOSIT, LEGACY, STATE_SYNC, Transaction
-from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.apps.evm.model.transaction import Transaction
+from cardinal.apps.evm.model.transaction_types import CELO_2, LEGACY, STATE_SYNC
 from cardinal.apps.evm.rlp.cache import Memo
 from cardinal.apps.evm.rlp.fields import number
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload
 
+from . import gas
 from .trie import ordered_root
 
 _STATE: Final = re.compile("a/[0-9a-f]{64}/(d|s/[0-9a-f]{1,64})")
@@ -176,10 +178,11 @@ def _storage(published: _Published) -> bool:
 def _transactions_root(published: _Published) -> bool:
     """Includes a state sync at the end, on a chain and at a height that have it."""
     transactions, first = published.block.transactions, published.chain.state_sync_in_body
-    if any(one.type == STATE_SYNC for one in transactions[:-1]):
-        return False
-    if transactions and transactions[-1].type == STATE_SYNC and (first is None or published.block.number < first):
-        return False
+    if published.chain.state_sync:
+        if any(one.type == STATE_SYNC for one in transactions[:-1]):
+            return False
+        if transactions and transactions[-1].type == STATE_SYNC and (first is None or published.block.number < first):
+            return False
     return _in_order([one.index for one in transactions]) and (
         ordered_root([one.raw for one in transactions]) == published.header.transactions_root
     )
@@ -214,10 +217,15 @@ def _log_order(published: _Published) -> bool:
 
 def _receipts_root(published: _Published) -> bool:
     block = published.block
-    if block.number < published.chain.status_from or any(one.type == DEPOSIT for one in block.transactions):
+    if block.number < published.chain.status_from or any(map(_has_more, block.transactions)):
         return True  # not checked: rule 3
     parts = zip(block.transactions, block.receipts, published.logs, strict=True)
     return ordered_root([_consensus(*part) for part in parts]) == published.header.receipts_root
+
+
+def _has_more(transaction: Transaction) -> bool:
+    """True if its receipt may have parts under the root that are not published."""
+    return transaction.deposit is not None or transaction.type == CELO_2
 
 
 def _consensus(transaction: Transaction, receipt: ReceiptMeta, logs: list[bytes]) -> bytes:
@@ -270,27 +278,23 @@ def _state_sync(published: _Published) -> bool:
 
 
 def _gas(published: _Published) -> bool:
-    """Gas of the receipts adds up to the header's."""
+    """Gas of the receipts adds up, and the header's follows from it."""
     used = list(accumulate(receipt.gas_used for receipt in published.block.receipts))
     claimed = [receipt.cumulative_gas_used for receipt in published.block.receipts]
-    return used == claimed and published.header.gas_used == (used[-1] if used else 0)
+    header = published.header
+    total = used[-1] if used else 0
+    return used == claimed and gas.fits(header.gas_used, total, amsterdam=header.block_access_list_hash is not None)
 
 
 def _contracts(published: _Published) -> bool:
-    """Contracts are those that the signers created; a deposit, whose nonce is not published, may create one."""
+    """Contracts are those that the senders created; a deposit, whose nonce is not published, may create one."""
     for transaction, receipt in zip(published.block.transactions, published.block.receipts, strict=True):
         contract = receipt.contract_address
-        if transaction.to is not None:
-            if contract is not None:
+        if transaction.names_contract:
+            if contract is None or contract != transaction.created:
                 return False
-        elif transaction.deposit is not None:
-            if contract is None:
-                return False
-        else:
-            sender = transaction.sender
-            created = [sender or b"", minimal_bytes(transaction.nonce)]
-            if sender is None or contract != keccak(rlp.encode(created))[12:]:
-                return False
+        elif contract is not None and (transaction.to is not None or transaction.deposit is None):
+            return False
     return True
 
 

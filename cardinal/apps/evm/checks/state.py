@@ -62,7 +62,8 @@ def touched(
         for address, trace in _accounts(traces):
             hints.setdefault(address.lower(), set()).update(int(slot, 16) for slot in trace.get("storage") or ())
         rpc = block.rpc
-        for address in (rpc.miner, *(uncle.miner for uncle in uncles), *_named(block)):
+        miners = [miner for miner in (rpc.miner, *(uncle.miner for uncle in uncles)) if miner is not None]
+        for address in (*miners, *_named(block)):
             hints.setdefault(address.lower(), set())
         time = int(rpc.timestamp, 16)
         hints.setdefault(_BEACON_ROOTS, set()).update((time % _RING, time % _RING + _RING))

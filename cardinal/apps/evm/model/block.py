@@ -83,6 +83,8 @@ class Header:
     excess_blob_gas: int | None = None
     parent_beacon_block_root: bytes | None = None
     requests_hash: bytes | None = None
+    block_access_list_hash: bytes | None = None
+    slot_number: int | None = None
     more: tuple[rlp.Item, ...] = ()
     seal: AuthoritySeal | None = None
 

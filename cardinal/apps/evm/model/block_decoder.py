@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from cardinal.apps.evm import rlp
+from cardinal.apps.evm.chains import family_of
 from cardinal.apps.evm.rlp.fields import ADDRESS, HASH, bytes_of, hashes, list_of, number
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, PathMap, Payload
@@ -34,13 +35,14 @@ from .block import (
     Withdrawal,
 )
 from .transaction_decoder import decode_transaction
+from .transaction_types import Family
 
 __all__ = ["decode", "decode_parts", "decode_transaction", "present"]
 
 _SIZES: Final = {"miner": ADDRESS, "logs_bloom": 256, "nonce": 8}
 _NUMBERS: Final = frozenset(
     {"difficulty", "number", "gas_limit", "gas_used", "timestamp"}
-    | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas"}
+    | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas", "slot_number"}
 )
 _SEAL: Final = ("mix_hash", "nonce")
 _SIGNATURE: Final = 65
@@ -118,6 +120,7 @@ class _Parts:
         self._kinds = kinds
         self._prefix: str | None = None
         self.chain_id: int | None = None
+        self.family: Family | None = None
         self.header: Header | None = None
         self.total_difficulty: int | None = None
         self.withdrawals: tuple[Withdrawal, ...] | None = None
@@ -133,6 +136,7 @@ class _Parts:
         """Add one update."""
         if self._prefix is None and (chain := _CHAIN.match(path)):
             self.chain_id = int(chain[1], 16)
+            self.family = family_of(self.chain_id)
             self._prefix = f"{chain[0]}{self._block}"
         if self._prefix is None or not path.startswith(self._prefix):
             if self._kinds is None:
@@ -149,7 +153,7 @@ class _Parts:
                 raise ApplicationError("another log of the block has this index")
         elif kind == "t":
             index = _index(field)
-            self.transactions[index] = decode_transaction(value, index)
+            self.transactions[index] = decode_transaction(value, index, self.family)
         elif kind == "r":
             index = _index(field)
             self.receipts[index] = _receipt(value, index)

@@ -5,41 +5,44 @@ The rules of :mod:`.block` hold here too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rlp import minimal_bytes
 
-LEGACY: Final = 0
-ACCESS_LIST: Final = 1
-FEE_MARKET: Final = 2
-BLOB: Final = 3
-SET_CODE: Final = 4
-DEPOSIT: Final = 0x7E
-STATE_SYNC: Final = 0x7F
-
-_PRICES: Final = ("max_priority_fee_per_gas", "max_fee_per_gas")
-_CALL: Final = ("gas", "to", "value", "input")
-_LIST: Final = "access_list"
-_SIGNATURE: Final = ("parity", "r", "s")
-FIELDS: Final[Mapping[int, tuple[str, ...]]] = MappingProxyType(
-    {
-        LEGACY: ("nonce", "gas_price", *_CALL, "v", "r", "s"),
-        ACCESS_LIST: ("chain_id", "nonce", "gas_price", *_CALL, _LIST, *_SIGNATURE),
-        FEE_MARKET: ("chain_id", "nonce", *_PRICES, *_CALL, _LIST, *_SIGNATURE),
-        BLOB: (
-            *("chain_id", "nonce", *_PRICES, *_CALL, _LIST, "max_fee_per_blob_gas", "blob_versioned_hashes"),
-            *_SIGNATURE,
-        ),
-        SET_CODE: ("chain_id", "nonce", *_PRICES, *_CALL, _LIST, "authorization_list", *_SIGNATURE),
-        DEPOSIT: ("source_hash", "from_", "to", "mint", "value", "gas", "is_system_tx", "input"),
-    }
+from .transaction_types import (
+    ACCESS_LIST,
+    BARE,
+    BLOB,
+    DEPOSIT,
+    FEE_MARKET,
+    FIELDS,
+    LEGACY,
+    SET_CODE,
+    SIGNATURE,
+    STATE_SYNC,
+    WITH_ACCOUNT_NONCE,
+    Fields,
 )
-"""Fields of each transaction type in encoding order."""
+
+__all__ = [
+    "ACCESS_LIST",
+    "BLOB",
+    "DEPOSIT",
+    "FEE_MARKET",
+    "FIELDS",
+    "LEGACY",
+    "SET_CODE",
+    "STATE_SYNC",
+    "AccessEntry",
+    "Authorization",
+    "Deposit",
+    "SyncedState",
+    "Transaction",
+    "state_sync_hash",
+]
 
 _LEGACY_V: Final = 27
 _CHAIN_V: Final = 35
@@ -103,20 +106,29 @@ class SyncedState:
     transaction_hash: bytes
 
 
+Special: TypeAlias = int | bytes | None
+"""Value of a field that only some chains' types have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A signed transaction of type 0 (legacy) to 4 (set code); or a deposit (126) or state sync (127), unsigned.
+    """A transaction of type 0 (legacy) to 4 (set code), or of a type of its chain (:mod:`.transaction_types`).
 
     Attributes:
         index: position in the block.
         raw: canonical bytes; ``hash`` is their hash.
         chain_id: None in a legacy transaction that is valid on any chain (before EIP-155).
+        nonce: None, like every other field but ``raw``, ``hash`` and ``type``, where the type is unknown. What an
+            unsigned type's bytes lack is zero, as nodes return it.
         gas_price: types 0 and 1; the others have the two ``max_`` prices.
         to: None where it creates a contract.
-        v: the signature's v as encoded: 27 and up for legacy, the parity 0 or 1 for the others; zero in a deposit or
-            state sync, like ``r``, ``s`` and ``nonce``, which their bytes do not have.
-        deposit: fields that only a deposit has.
+        v: the signature's v as encoded: 27 and up for legacy, the parity 0 or 1 for the others; zero in an unsigned
+            transaction, like ``r`` and ``s``.
+        deposit: fields that only a deposit (OP Stack) has.
         synced: content of a state sync; its other fields are zero, as nodes return them.
+        layout: fields in the bytes of other types, in order; empty where the type is unknown, None for type 0 to 4, a
+            deposit or a state sync.
+        special: names and values of those fields that no attribute holds; ``from_`` is the sender (:meth:`own`).
 
     """
 
@@ -125,28 +137,35 @@ class Transaction:
     hash: bytes
     type: int
     chain_id: int | None
-    nonce: int
+    nonce: int | None
     gas_price: int | None
     max_priority_fee_per_gas: int | None
     max_fee_per_gas: int | None
-    gas: int
+    gas: int | None
     to: bytes | None
-    value: int
-    input: bytes
-    v: int
-    r: int
-    s: int
+    value: int | None
+    input: bytes | None
+    v: int | None
+    r: int | None
+    s: int | None
     access_list: tuple[AccessEntry, ...] = ()
     max_fee_per_blob_gas: int | None = None
     blob_versioned_hashes: tuple[bytes, ...] = ()
     authorizations: tuple[Authorization, ...] = ()
     deposit: Deposit | None = None
     synced: tuple[SyncedState, ...] = ()
+    layout: Fields | None = None
+    special: tuple[tuple[str, Special], ...] = ()
+
+    @property
+    def opaque(self) -> bool:
+        """True if nothing but the type, the bytes and their hash is known."""
+        return self.layout == ()
 
     @property
     def parity(self) -> int | None:
         """Parity of the signature, 0 or 1; None where ``v`` is invalid."""
-        if self.type != LEGACY:
+        if self.v is None or self.type != LEGACY:
             return self.v if self.v in (0, 1) else None
         if self.v in (_LEGACY_V, _LEGACY_V + 1):
             return self.v - _LEGACY_V
@@ -162,9 +181,9 @@ class Transaction:
 
     @property
     def sender(self) -> bytes | None:
-        """Address of the signer, recovered at each call; None for an invalid signature.
+        """Address of the signer, recovered at each call; None for an invalid signature and for an unknown type.
 
-        A deposit names its sender; a state sync is from address zero.
+        An unsigned transaction names its sender; a state sync and a post-execution transaction are from address zero.
 
         Raises:
             MissingExtraError: the extra ``evm`` is not installed.
@@ -172,48 +191,81 @@ class Transaction:
         """
         if self.deposit is not None:
             return self.deposit.sender
-        if self.type == STATE_SYNC:
+        if self.type == STATE_SYNC and self.layout is None:
             return _ZERO_ADDRESS
+        if self.layout is not None and "r" not in self.layout:
+            sender = self.own("from_")
+            return sender if isinstance(sender, bytes) else None
         from .sender import recover  # noqa: PLC0415 -- only senders need the library
 
         parity = self.parity
-        return None if parity is None else recover(self.signing_hash, parity, self.r, self.s)
+        return None if parity is None else recover(self.signing_hash, parity, self.r or 0, self.s or 0)
+
+    @property
+    def created(self) -> bytes | None:
+        """Address (20 bytes) of the contract that it creates, if its bytes have the sender's account nonce; else None.
+
+        The sender is recovered, so an invalid signature has none (yellow paper, 7).
+        """
+        if not self.names_contract or self.nonce is None or (sender := self.sender) is None:
+            return None
+        return keccak(rlp.encode([sender, minimal_bytes(self.nonce)]))[12:]
+
+    @property
+    def names_contract(self) -> bool:
+        """True if it creates a contract whose address follows from its bytes."""
+        return self.to is None and self.type in WITH_ACCOUNT_NONCE and not self.opaque
+
+    def own(self, name: str) -> Special:
+        """Value of a field that only this type has; None where it has no such field."""
+        return dict(self.special).get(name)
 
     def effective_gas_price(self, base_fee: int | None) -> int | None:
-        """Price of a unit of gas in a block with this base fee (EIP-1559); None where the base fee is needed."""
-        highest, priority = self.max_fee_per_gas, self.max_priority_fee_per_gas
-        if self.gas_price is not None or highest is None or priority is None:
+        """Price of a unit of gas in a block with this base fee (EIP-1559); None where the base fee is needed.
+
+        None too where the fee is paid in another currency (Celo), whose base fee no header has.
+        """
+        if self.gas_price is not None or self.max_fee_per_gas is None:
             return self.gas_price
-        return None if base_fee is None else min(highest, base_fee + priority)
+        if base_fee is None or self.own("fee_currency") is not None:
+            return None
+        return min(self.max_fee_per_gas, base_fee + (self.max_priority_fee_per_gas or 0))
 
     def encode(self) -> bytes:
-        """The canonical bytes, built from the fields."""
+        """The canonical bytes, built from the fields; those of an unknown type are kept."""
+        if self.opaque:
+            return self.raw
+        if self.layout == BARE:
+            return bytes((self.type,)) + (self.input or b"")
         if self.deposit is not None:
             return bytes((self.type,)) + rlp.encode(self._deposit_items(self.deposit))
         if self.type == STATE_SYNC:
             return bytes((self.type,)) + rlp.encode([_synced(entry) for entry in self.synced])
-        body = rlp.encode([*self._unsigned(), minimal_bytes(self.v), minimal_bytes(self.r), minimal_bytes(self.s)])
+        signature = () if self.layout is not None and "r" not in self.layout else (self.v, self.r, self.s)
+        body = rlp.encode([*self._unsigned(), *[minimal_bytes(part or 0) for part in signature]])
         return body if self.type == LEGACY else bytes((self.type,)) + body
 
     def _deposit_items(self, deposit: Deposit) -> list[rlp.Item]:
-        numbers = [minimal_bytes(number) for number in (deposit.mint, self.value, self.gas, deposit.is_system)]
-        return [deposit.source_hash, deposit.sender, self.to or b"", *numbers, self.input]
+        numbers = [minimal_bytes(number or 0) for number in (deposit.mint, self.value, self.gas, deposit.is_system)]
+        return [deposit.source_hash, deposit.sender, self.to or b"", *numbers, self.input or b""]
 
     def _unsigned(self) -> list[rlp.Item]:
-        call = [minimal_bytes(self.gas), self.to or b"", minimal_bytes(self.value), self.input]
-        if self.type == LEGACY:
-            return [minimal_bytes(self.nonce), minimal_bytes(self.gas_price or 0), *call]
-        items: list[rlp.Item] = [minimal_bytes(self.chain_id or 0), minimal_bytes(self.nonce)]
-        if self.type == ACCESS_LIST:
-            items.append(minimal_bytes(self.gas_price or 0))
-        else:
-            items += [minimal_bytes(self.max_priority_fee_per_gas or 0), minimal_bytes(self.max_fee_per_gas or 0)]
-        items += [*call, [[entry.address, entry.storage_keys] for entry in self.access_list]]
-        if self.type == BLOB:
-            items += [minimal_bytes(self.max_fee_per_blob_gas or 0), self.blob_versioned_hashes]
-        elif self.type == SET_CODE:
-            items.append([_authorization(entry) for entry in self.authorizations])
-        return items
+        """Items without the signature."""
+        return [self._item(name) for name in self.layout or FIELDS[self.type] if name not in _SIGNED]
+
+    def _item(self, name: str) -> rlp.Item:
+        """RLP item of a field."""
+        if name == "access_list":
+            return [[entry.address, entry.storage_keys] for entry in self.access_list]
+        if name == "authorization_list":
+            return [_authorization(entry) for entry in self.authorizations]
+        if name == "blob_versioned_hashes":
+            return self.blob_versioned_hashes
+        value = getattr(self, name) if hasattr(self, name) else self.own(name)
+        return value if isinstance(value, bytes) else minimal_bytes(value or 0)
+
+
+_SIGNED: Final = frozenset({*SIGNATURE, "v"})
 
 
 def state_sync_hash(number: int, block_hash: bytes) -> bytes:

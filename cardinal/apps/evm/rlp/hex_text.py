@@ -50,8 +50,10 @@ def to_parts(texts: Sequence[str]) -> list[bytes]:
         raise
 
 
-def data(text: str) -> str:
+def data(text: str | None) -> str:
     """Data, such as ``0x00ff``."""
+    if text is None:
+        raise ValueError("a value is missing")
     size = len(text)
     if size == WORD_TEXT:  # most data are hashes and addresses
         return f"a0{text[2:]}"
@@ -59,8 +61,8 @@ def data(text: str) -> str:
         return f"94{text[2:]}"
     if text == "0x":
         return EMPTY
-    if size % 2:
-        raise ValueError(f"{text[:20]!r} has an odd number of digits")
+    if size % 2 or not size:
+        raise ValueError(f"{text[:20]!r} has an odd number of digits" if size else "it is empty, without 0x")
     if size == _ONE_BYTE_TEXT:
         return rlp.encode_bytes(bytes.fromhex(text[2:])).hex()
     return f"{string_prefix[size // 2 - 1]}{text[2:]}"

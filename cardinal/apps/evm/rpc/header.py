@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
+
+from msgspec import structs
 
 from cardinal.apps.evm.rlp.hex_text import data, quantity, to_bytes, to_parts, word, wrap
 
@@ -12,7 +14,7 @@ from .structures import JsonObject, RpcHeader, RpcWithdrawal, hexadecimal, read
 
 _NUMBERS: Final = frozenset(
     {"difficulty", "number", "gas_limit", "gas_used", "timestamp"}
-    | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas"}
+    | {"base_fee_per_gas", "blob_gas_used", "excess_blob_gas", "slot_number"}
 )
 _ALWAYS: Final = (
     *("parent_hash", "sha3_uncles", "miner", "state_root", "transactions_root", "receipts_root", "logs_bloom"),
@@ -29,8 +31,11 @@ _LATER: Final = (
     "excess_blob_gas",
     "parent_beacon_block_root",
     "requests_hash",  # Prague
+    "block_access_list_hash",  # Amsterdam
+    "slot_number",
 )
-_Writers: TypeAlias = tuple[Callable[[RpcHeader], tuple[Any, ...]], tuple[Callable[[str], str], ...]]
+Writer: TypeAlias = Callable[[str | None], str]
+_Writers: TypeAlias = tuple[Callable[[RpcHeader], tuple[Any, ...]], tuple[Writer, ...]]
 
 
 def _writers(names: tuple[str, ...]) -> _Writers:
@@ -40,7 +45,11 @@ def _writers(names: tuple[str, ...]) -> _Writers:
 
 _WORK: Final = _writers((*_ALWAYS, *_SEAL))
 _AURA: Final = _writers((*_ALWAYS, *_AURA_SEAL))
+_UNSEALED: Final = _writers(_ALWAYS)
 _SINCE: Final = _writers(_LATER)
+FIELD_WRITERS: Final[Mapping[str, Writer]] = dict(zip(("extra_data", *_LATER), (data, *_SINCE[1]), strict=True))
+"""Writers of fields of any size, and of those that a fork added."""
+
 _SIZED: Final = attrgetter(
     *("parent_hash", "sha3_uncles", "miner", "state_root", "transactions_root", "receipts_root", "logs_bloom"),
     *("mix_hash", "nonce"),
@@ -64,23 +73,49 @@ def write_header(rpc: RpcHeader) -> bytes:
         if text is None:
             break
         encoded.append(write(text))
-    return to_bytes(wrap(encoded))
+    return to_bytes(wrap([*encoded, *[item for _, item in rpc.more]]))
 
 
 def _required(rpc: RpcHeader) -> str:
     """RLP of the fields that every header has; common sizes take a direct path in half of the table's time."""
-    if rpc.mix_hash and rpc.nonce and list(map(len, _SIZED(rpc))) == _SIZES:
+    sealed = rpc.signature is not None or rpc.seal_fields is not None
+    if not sealed and rpc.mix_hash and rpc.nonce and rpc.miner and list(map(len, _SIZED(rpc))) == _SIZES:
         return (
             f"a0{rpc.parent_hash[2:]}a0{rpc.sha3_uncles[2:]}94{rpc.miner[2:]}a0{rpc.state_root[2:]}"
             f"a0{rpc.transactions_root[2:]}a0{rpc.receipts_root[2:]}b90100{rpc.logs_bloom[2:]}"
             f"{quantity[rpc.difficulty]}{word(rpc.number)}{quantity[rpc.gas_limit]}{word(rpc.gas_used)}"
             f"{word(rpc.timestamp)}{data(rpc.extra_data)}a0{rpc.mix_hash[2:]}88{rpc.nonce[2:]}"
         )
-    values, writers = _AURA if rpc.mix_hash is None and rpc.signature is not None else _WORK
+    values, writers = _WORK
+    if rpc.signature is not None:
+        values, writers = _AURA
+    elif rpc.seal_fields is not None and rpc.mix_hash is None:
+        values, writers = _UNSEALED
     texts = values(rpc)
-    if None in texts:
+    if None in texts[len(_ALWAYS) :]:
         raise ValueError("a header lacks the seal: mixHash and nonce, or step and signature")
-    return "".join([write(text) for write, text in zip(writers, texts, strict=True)])
+    written = [write(text) for write, text in zip(writers, texts, strict=True)]
+    if values is _UNSEALED[0]:
+        written += [item.removeprefix("0x") for item in rpc.seal_fields or ()]
+    return "".join(written)
+
+
+def known_fields(rpc: RpcHeader) -> tuple[list[str], list[str]]:
+    """Names of the fields of forks in a header as this release encodes it, and of those beyond a missing one."""
+    present = [getattr(rpc, name) is not None for name in _LATER]
+    count = (*present, False).index(False)
+    names = {field.name: field.encode_name for field in structs.fields(RpcHeader)}
+    have = [names[name] for name, there in zip(_LATER, present, strict=True) if there]
+    return have[:count], have[count:]
+
+
+def seal_writers(rpc: RpcHeader) -> Mapping[str, Writer]:
+    """Writers of the fields of a header's seal."""
+    if rpc.signature is not None:
+        return {"step": word, "signature": data}
+    if rpc.seal_fields is not None and rpc.mix_hash is None:
+        return {}
+    return {"mix_hash": data, "nonce": data}
 
 
 def encode_withdrawal(withdrawal: RpcWithdrawal | JsonObject) -> bytes:

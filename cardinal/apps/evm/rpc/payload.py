@@ -24,9 +24,9 @@ from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload, SubBatch
 from cardinal.protocols.streams.types import Finality
 
-from .block import EncodedBlock, encode_block
+from .block import EncodedBlock, checked_form, encode_block
 from .receipts import published_contract, write_receipt_meta
-from .structures import JsonObject, hexadecimal, raw
+from .structures import JsonObject, raw
 
 _NUMBERS: Final = tuple(f"{number:x}" for number in range(4096))
 """Indexes as paths have them, of more transactions or logs than most blocks have."""
@@ -82,8 +82,9 @@ def payload_of(
     _whole(block)
     root = f"c/{chain_id:x}"
     prefix = f"{root}/b/{block.hash.hex()}"
-    with hexadecimal("the block"):
-        total, merged = _total_difficulty(block, chain or chain_of(chain_id), total_difficulty)
+    chain = chain or chain_of(chain_id)
+    with checked_form(block, chain):
+        total, merged = _total_difficulty(block, chain, total_difficulty)
         updates: dict[str, bytes] = {
             f"{prefix}/h": block.header,
             f"{root}/n/{block.number:x}": block.hash,

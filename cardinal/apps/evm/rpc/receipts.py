@@ -8,7 +8,7 @@ from typing import Final
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.bloom import BLOOM_SIZE, bloom_bits
 from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.transaction import DEPOSIT, LEGACY
+from cardinal.apps.evm.model.transaction_types import CELO_2, DEPOSIT, LEGACY, WITH_ACCOUNT_NONCE
 from cardinal.apps.evm.rlp import list_head
 from cardinal.apps.evm.rlp.cache import Memo
 from cardinal.apps.evm.rlp.hex_text import (
@@ -137,6 +137,8 @@ def write_receipt(rpc: RpcReceipt, bloom: bytes, logs: Sequence[bytes]) -> bytes
     if kind == DEPOSIT and rpc.deposit_receipt_version is not None:
         # Nodes return the nonce before Canyon too, when no root covered it: the version decides (OP Stack, deposits).
         body += number[rpc.deposit_nonce] + number[rpc.deposit_receipt_version]
+    elif kind == CELO_2 and rpc.base_fee is not None:
+        body += number[rpc.base_fee]
     return bytes((kind,)) + list_head[len(body)] + body
 
 
@@ -174,19 +176,24 @@ _count: Final = Memo(rlp.encode_int, maxsize=8192)
 def published_contract(transaction: RpcTransaction, receipt: RpcReceipt) -> bytes | None:
     """Contract address on the stream, as claimed by the node; within :func:`.structures.hexadecimal`.
 
-    Nodes differ for a failed creation: where the receipt names no contract, the address is computed.
+    Nodes differ for a failed creation: where the receipt names no contract, the address is computed. None where the
+    address does not follow from bytes under a root: in a transaction without its sender's account nonce.
     """
+    if (nonce := creation_nonce(transaction, receipt)) is None:
+        return None
     if receipt.contract_address:
         return raw(receipt.contract_address)
     if transaction.to or not transaction.from_:
         return None
-    return created_contract(transaction.from_, creation_nonce(transaction, receipt))
+    return created_contract(transaction.from_, nonce)
 
 
-def creation_nonce(transaction: RpcTransaction, receipt: RpcReceipt) -> str:
-    """Nonce for a creation's address; a deposit alone has it in the receipt instead of the transaction."""
-    deposited = receipt.deposit_nonce if int(transaction.type or "0x0", 16) == DEPOSIT else None
-    return deposited or transaction.nonce
+def creation_nonce(transaction: RpcTransaction, receipt: RpcReceipt) -> str | None:
+    """Nonce for a creation's address, if a root covers it: in the transaction, or in a deposit's receipt (Canyon)."""
+    kind = int(transaction.type or "0x0", 16)
+    if kind in WITH_ACCOUNT_NONCE:
+        return transaction.nonce
+    return receipt.deposit_nonce if kind == DEPOSIT and receipt.deposit_receipt_version is not None else None
 
 
 def created_contract(sender: str, nonce: str) -> bytes:

@@ -7,8 +7,7 @@ under paths of their own, as by the reference's plugin for this chain.
 From Madhugiri on (PIP-74) it is the last transaction of the body, of type 127: its bytes are the type and the RLP of
 [[id, contract, data, hash on the parent chain], ...], and hash, receipt, roots and bloom are like those of other
 transactions. Nodes do not return that list in a block, only on request (``eth_getRawTransactionByHash``): the caller
-adds the bytes to the transaction as ``raw``. Other chains use the type differently: it is accepted only where the
-chain's preset says so.
+adds the bytes to the transaction as ``raw``. On a chain that has no state sync the type is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from msgspec import structs
 
 from cardinal.apps.evm.chains import Chain
 from cardinal.apps.evm.model.transaction import STATE_SYNC, state_sync_hash
-from cardinal.apps.evm.model.transaction_decoder import decode_transaction
 from cardinal.errors import ApplicationError
 
 from .structures import RpcBlock, RpcReceipt, RpcTransaction, raw
@@ -67,39 +65,35 @@ def write_transactions(block: RpcBlock, chain: Chain | None) -> list[bytes]:
 
     Arguments:
         block: with full transactions.
-        chain: parameters of its chain; None for a chain without state-sync transactions.
+        chain: parameters of its chain; None for an unknown chain.
 
     Raises:
-        ApplicationError: a type is not supported, or not on this chain at this block; a state-sync transaction is not
-            the last one, or lacks its bytes.
+        ApplicationError: a field is missing or invalid; a type is unknown and its bytes are missing; a state-sync
+            transaction is not the last one, or comes too early.
 
     """
     transactions = block.transactions
-    if chain is None or not transactions or not _is_state_sync(transactions[-1]):
-        return write_all(transactions)
-    first, at = chain.state_sync_in_body, int(block.number, 16)
-    if first is None or at < first:
-        since = "" if first is None else f" before block {first}"
-        raise ApplicationError(
-            f"block {at} has a transaction of type {STATE_SYNC}, and {chain.name} has none{since}", path="type"
-        )
-    return [*write_all(transactions[:-1]), _provided(transactions[-1])]
+    if chain is None:
+        return write_all(transactions, None)
+    if chain.state_sync:
+        _check_place(block, chain)
+    return write_all(transactions, chain.family)
+
+
+def _check_place(block: RpcBlock, chain: Chain) -> None:
+    """Refuse a state sync that is not the last transaction, or comes before the fork that added it."""
+    at, first = int(block.number, 16), chain.state_sync_in_body
+    for index, transaction in enumerate(block.transactions):
+        if not _is_state_sync(transaction):
+            continue
+        if first is None or at < first:
+            since = "" if first is None else f" before block {first}"
+            raise ApplicationError(
+                f"block {at} has a transaction of type {STATE_SYNC}, and {chain.name} has none{since}", path="type"
+            )
+        if index < len(block.transactions) - 1:
+            raise ApplicationError("a state-sync transaction (type 127) is not the last of its block", path="type")
 
 
 def _is_state_sync(rpc: RpcTransaction) -> bool:
     return rpc.type is not None and int(rpc.type, 16) == STATE_SYNC
-
-
-def _provided(rpc: RpcTransaction) -> bytes:
-    """The bytes that the caller added; the checks compare their hash."""
-    if rpc.raw is None:
-        raise ApplicationError(
-            "nodes do not return the content of a state-sync transaction (type 127) in a block: request its bytes "
-            f"with eth_getRawTransactionByHash({rpc.hash}), and add them to the transaction as `raw`",
-            path="raw",
-        )
-    written = raw(rpc.raw)
-    if written[:1] != bytes((STATE_SYNC,)):
-        raise ApplicationError("the bytes of a state-sync transaction do not begin with its type, 127", path="raw")
-    decode_transaction(written, 0)  # bytes that cannot be decoded are not published
-    return written

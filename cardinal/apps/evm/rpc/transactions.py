@@ -1,7 +1,8 @@
 """Encoding of transactions from JSON-RPC to canonical bytes: legacy RLP, or a type byte and RLP (EIP-2718).
 
-Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702), 126
-deposit (OP Stack specification, deposits; unsigned). Polygon's type 127: :mod:`.state_sync`.
+Types: 0 legacy, 1 access list (EIP-2930), 2 fee market (EIP-1559), 3 blob (EIP-4844), 4 set code (EIP-7702), and those
+of single families of chains (:mod:`cardinal.apps.evm.model.transaction_types`). A type that is unknown there is
+published by its bytes, which the caller adds to the transaction as ``raw``. Polygon's type 127: :mod:`.state_sync`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,22 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from cardinal.apps.evm.model.transaction import FIELDS, LEGACY
+from cardinal.apps.evm.keccak import keccak
+from cardinal.apps.evm.model.transaction_types import (
+    ADDRESSES,
+    ARBITRUM_LEGACY,
+    BARE,
+    FIELDS,
+    HASHES,
+    LEGACY,
+    OPTIONAL_ADDRESSES,
+    TEXTS,
+    Family,
+    Fields,
+    candidates,
+)
 from cardinal.apps.evm.rlp import hex_text as hexrlp
+from cardinal.apps.evm.rlp.cache import Memo
 from cardinal.apps.evm.rlp.hex_text import (
     ADDRESS_TEXT,
     EMPTY,
@@ -29,17 +44,36 @@ from cardinal.apps.evm.rlp.hex_text import (
 )
 from cardinal.errors import ApplicationError
 
-from .structures import JsonObject, RpcAccess, RpcAuthorization, RpcBlock, RpcTransaction, hexadecimal, read
+from .structures import (
+    UNREADABLE,
+    JsonObject,
+    RpcAccess,
+    RpcAuthorization,
+    RpcBlock,
+    RpcTransaction,
+    hexadecimal,
+    raw,
+    read,
+)
 
 _NO_DATA: Final = "0x"
 _NO_ITEMS: Final = wrap(())
 
 
-def encode_transaction(transaction: RpcTransaction | JsonObject) -> bytes:
-    """Canonical bytes of a transaction; ApplicationError for an unsupported type or a bad field."""
+def encode_transaction(transaction: RpcTransaction | JsonObject, family: Family | None = None) -> bytes:
+    """Canonical bytes of a transaction.
+
+    Arguments:
+        transaction: from JSON-RPC.
+        family: of its chain; None where it is unknown.
+
+    Raises:
+        ApplicationError: a field is missing or invalid, or the type is unknown and its bytes are missing.
+
+    """
     rpc = read(RpcTransaction, transaction)
     with hexadecimal("a transaction"):
-        return hexrlp.to_bytes(_text(rpc))
+        return hexrlp.to_bytes(_text(rpc, family))
 
 
 def with_creations(block: RpcBlock) -> RpcBlock:
@@ -53,12 +87,30 @@ def with_creations(block: RpcBlock) -> RpcBlock:
     return structs.replace(block, transactions=replaced)
 
 
-def write_all(rpc: Iterable[RpcTransaction]) -> list[bytes]:
+def write_all(rpc: Iterable[RpcTransaction], family: Family | None) -> list[bytes]:
     """Canonical bytes of many transactions, within :func:`.structures.hexadecimal`."""
-    return hexrlp.to_parts([_text(one) for one in rpc])
+    return hexrlp.to_parts([_text(one, family) for one in rpc])
 
 
-def _text(rpc: RpcTransaction) -> str:
+def lacking_bytes(rpc: Sequence[RpcTransaction], family: Family | None) -> list[int]:
+    """Indexes of the transactions whose bytes have to be requested: their fields do not make up their hash.
+
+    Only types beyond Ethereum's can be among them.
+    """
+    return [at for at, one in enumerate(rpc) if one.type not in _COMMON_TYPES and _lacks_bytes(one, family)]
+
+
+def _lacks_bytes(rpc: RpcTransaction, family: Family | None) -> bool:
+    if rpc.raw is not None:
+        return False
+    try:
+        kind = int(rpc.type or "0x0", 16)
+        return kind not in FIELDS and keccak(hexrlp.to_bytes(_text(rpc, family))) != raw(rpc.hash)
+    except (ApplicationError, *UNREADABLE):
+        return True
+
+
+def _text(rpc: RpcTransaction, family: Family | None = None) -> str:
     """Encode a transaction; the two common types take a direct path in half of the table's time.
 
     So do common values: an address, empty input, and parts of a signature with all their digits (fifteen of sixteen).
@@ -66,7 +118,7 @@ def _text(rpc: RpcTransaction) -> str:
     """
     kind = rpc.type
     if kind != "0x2" and kind != "0x0" and kind:  # noqa: PLR1714 - twice as fast as looking for it in a tuple
-        return _by_table(rpc)
+        return _by_table(rpc, family)
     to, input_, r, s = rpc.to, rpc.input, rpc.r, rpc.s
     to = f"94{to[2:]}" if to and len(to) == ADDRESS_TEXT else _receiver(to)
     input_ = EMPTY if input_ == "0x" else data(input_)
@@ -89,13 +141,56 @@ def _text(rpc: RpcTransaction) -> str:
     return f"02{list_prefix[len(body) >> 1]}{body}".replace("0x", "a0", whole)
 
 
-def _by_table(rpc: RpcTransaction) -> str:
+def _by_table(rpc: RpcTransaction, family: Family | None) -> str:
     kind = int(rpc.type, 16) if rpc.type else LEGACY
-    if kind not in _WRITERS:
-        raise ApplicationError(f"transactions of type {kind} are not supported by this release", path="type")
-    values, writers = _WRITERS[kind]
+    if kind in FIELDS:
+        body = _body(rpc, FIELDS[kind])
+        return body if kind == LEGACY else f"{kind:02x}{body}"
+    if rpc.raw is not None:
+        return provided(rpc, kind).hex()
+    layouts = candidates(family, kind)
+    # More than one on an unknown chain alone: the fields of the right one are there.
+    layout = next((each for each in layouts if not _missing(rpc, each)), layouts[0] if layouts else None)
+    if layout is None:
+        raise ApplicationError(bytes_advice(kind, family), path="raw")
+    return f"{kind:02x}{raw(rpc.input).hex() if layout == BARE else _body(rpc, layout)}"
+
+
+def bytes_advice(kind: int, family: Family | None) -> str:
+    """Advice for a type whose bytes do not follow from JSON-RPC's fields."""
+    if kind == ARBITRUM_LEGACY and family == "arbitrum":
+        return (
+            "the hash of a transaction from before Nitro does not follow from its bytes: start at Nitro's first block"
+        )
+    return (
+        "its bytes do not follow from its fields: use a node that serves eth_getRawTransactionByHash, "
+        "debug_getRawTransaction or debug_getRawBlock, or add them to the transaction as `raw`"
+    )
+
+
+def provided(rpc: RpcTransaction, kind: int) -> bytes:
+    """The bytes that the caller added; the checks compare their hash."""
+    written = raw(rpc.raw)
+    if written[:1] != bytes((kind,)):
+        raise ApplicationError(f"the bytes that the node served for it do not begin with its type, {kind}", path="raw")
+    return written
+
+
+def field_writers(kind: int, family: Family | None) -> Mapping[str, Writer]:
+    """Writers of the fields of a type, by the attribute of the structure; empty for an unknown type."""
+    layouts = (FIELDS[kind],) if kind in FIELDS else candidates(family, kind)
+    return {name: _SPECIAL.get(name, quantity.__getitem__) for name in (layouts[0] if layouts else ())}
+
+
+def _missing(rpc: RpcTransaction, layout: Fields) -> list[str]:
+    """Fields of a layout that the node did not return."""
+    return [name for name in layout if name not in _OPTIONAL and getattr(rpc, name) is None]
+
+
+def _body(rpc: RpcTransaction, layout: Fields) -> str:
+    values, writers = _writers[layout]
     body = "".join([write(value) for write, value in zip(writers, values(rpc), strict=True)])
-    return f"{'' if kind == LEGACY else f'{kind:02x}'}{list_prefix[len(body) >> 1]}{body}"
+    return f"{list_prefix[len(body) >> 1]}{body}"
 
 
 def _access_list(entries: Sequence[RpcAccess] | None) -> str:
@@ -111,7 +206,7 @@ def _receiver(to: str | None) -> str:
     return optional_data(to)
 
 
-def _flag(value: bool) -> str:  # noqa: FBT001 -- one value of a field, not a choice between operations
+def _flag(value: bool | None) -> str:  # noqa: FBT001 -- one value of a field, not a choice between operations
     return "01" if value else EMPTY
 
 
@@ -128,17 +223,15 @@ def _authorization(entry: RpcAuthorization) -> str:
     return wrap((*who, quantity[entry.parity], word(entry.r), word(entry.s)))
 
 
-_Writer = Callable[[Any], str]
-_SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
+Writer = Callable[[Any], str]
+_SPECIAL: Final[Mapping[str, Writer]] = MappingProxyType(
     {
-        "to": _receiver,
-        "input": data,
+        **dict.fromkeys(TEXTS | HASHES | ADDRESSES, data),
+        **dict.fromkeys(OPTIONAL_ADDRESSES, _receiver),
+        **dict.fromkeys(("mint", "gateway_fee"), optional_quantity),
         "access_list": _access_list,
         "blob_versioned_hashes": _hashes,
         "authorization_list": _authorizations,
-        "source_hash": data,
-        "from_": data,
-        "mint": optional_quantity,
         "r": word,
         "s": word,
         "is_system_tx": _flag,
@@ -146,11 +239,12 @@ _SPECIAL: Final[Mapping[str, _Writer]] = MappingProxyType(
 )
 """Writers of the fields that are not numbers."""
 
-_WRITERS: Final[Mapping[int, tuple[Callable[[RpcTransaction], tuple[Any, ...]], tuple[_Writer, ...]]]] = (
-    MappingProxyType(
-        {
-            kind: (attrgetter(*names), tuple(_SPECIAL.get(name, quantity.__getitem__) for name in names))
-            for kind, names in FIELDS.items()
-        }
-    )
-)
+_OPTIONAL: Final = OPTIONAL_ADDRESSES | {"mint", "gateway_fee", "access_list", "is_system_tx", "parity"}
+_COMMON_TYPES: Final = frozenset({None, "", *map(hex, FIELDS)})
+
+
+def _writers_of(layout: Fields) -> tuple[Callable[[RpcTransaction], tuple[Any, ...]], tuple[Writer, ...]]:
+    return attrgetter(*layout), tuple(_SPECIAL.get(name, quantity.__getitem__) for name in layout)
+
+
+_writers: Final = Memo(_writers_of, maxsize=64)

@@ -65,7 +65,7 @@ SCHEMAS: Final = {
             pa.field("transaction_hash", pa.string(), nullable=False),
             pa.field("to_address", pa.string()),
             *_RESULT,
-            pa.field("input", pa.string(), nullable=False),
+            pa.field("input", pa.string()),
             _DATE,
         ]
     ),
@@ -137,7 +137,7 @@ def _inputs(block: Block, abi: Abi) -> Iterable[dict[str, Any]]:
             "transaction_hash": _text(transaction.hash),
             "to_address": None if transaction.to is None else _text(transaction.to),
             **_result(abi.input(transaction)),
-            "input": _text(transaction.input),
+            "input": None if transaction.input is None else _text(transaction.input),
         }
 
 

@@ -14,20 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from cardinal.apps.evm import rlp
-from cardinal.apps.evm.chains import chain_of
+from cardinal.apps.evm.chains import chain_of, family_of
 from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.model.block import Block, Header, Transaction
 from cardinal.apps.evm.model.block_decoder import RAW
-from cardinal.apps.evm.model.transaction import (
-    BLOB,
-    DEPOSIT,
-    LEGACY,
-    SET_CODE,
-    STATE_SYNC,
-    Authorization,
-    state_sync_hash,
-)
+from cardinal.apps.evm.model.transaction import Authorization, state_sync_hash
+from cardinal.apps.evm.model.transaction_types import BLOB, DEPOSIT, FIELDS, SET_CODE
 
 Columns: TypeAlias = dict[str, list[Any]]
 
@@ -45,9 +38,10 @@ KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 _HEADER_TEXTS: Final = (
     *("nonce", "sha3_uncles", "logs_bloom", "transactions_root", "state_root", "receipts_root", "miner"),
     *("extra_data", "withdrawals_root", "mix_hash", "parent_beacon_block_root", "requests_hash"),
+    "block_access_list_hash",
 )
 _HEADER_NUMBERS: Final = (
-    *("difficulty", "gas_limit", "gas_used", "base_fee_per_gas", "blob_gas_used", "excess_blob_gas"),
+    *("difficulty", "gas_limit", "gas_used", "base_fee_per_gas", "blob_gas_used", "excess_blob_gas", "slot_number"),
 )
 _NO_UNCLES: Final = keccak(b"\xc0")
 _MICROSECONDS: Final = 1_000_000
@@ -55,8 +49,13 @@ _DAY: Final = 86_400 * _MICROSECONDS
 _TOPICS: Final = 4
 _SHORT: Final = 56
 _LIST: Final = 0xC0
+_MIX: Final = 32
+_ARBOS_VERSION: Final = slice(16, 24)
+_ARBOS_WITH_TIPS: Final = (9).to_bytes(8, "big")
+_TIPS: Final = 25
+"""Information in an Arbitrum header's mix hash (nitro's go-ethereum, arb_types: HeaderInfo)."""
+
 _GAS_PER_BLOB: Final = 1 << 17  # EIP-4844
-_WITHOUT_LIST: Final = frozenset({LEGACY, DEPOSIT, STATE_SYNC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +148,14 @@ def _transactions(blocks: Sequence[BlockRows], *, senders: bool) -> Columns:
         "value": [entry.value for entry in rows],
         "gas": [entry.gas for entry in rows],
         "gas_price": [entry.effective_gas_price(each.base_fee) for each in blocks for entry in each.block.transactions],
-        "input": [text(entry.input) for entry in rows],
+        "input": [_optional(entry.input) for entry in rows],
         "max_fee_per_gas": [entry.max_fee_per_gas for entry in rows],
         "max_priority_fee_per_gas": [entry.max_priority_fee_per_gas for entry in rows],
         "transaction_type": [entry.type for entry in rows],
         "max_fee_per_blob_gas": [entry.max_fee_per_blob_gas for entry in rows],
-        "blob_versioned_hashes": [list(map(text, entry.blob_versioned_hashes)) for entry in rows],
+        "blob_versioned_hashes": [
+            None if entry.opaque else list(map(text, entry.blob_versioned_hashes)) for entry in rows
+        ],
         "access_list": [_access_list(entry) for entry in rows],
         "authorization_list": [_authorizations(entry, senders=senders) for entry in rows],
         "source_hash": [None if deposit is None else text(deposit.source_hash) for deposit in deposits],
@@ -163,7 +164,7 @@ def _transactions(blocks: Sequence[BlockRows], *, senders: bool) -> Columns:
 
 
 def _access_list(entry: Transaction) -> list[Any] | None:
-    if entry.type in _WITHOUT_LIST:
+    if "access_list" not in (FIELDS.get(entry.type, ()) if entry.layout is None else entry.layout):
         return None
     return [
         {"address": text(each.address), "storage_keys": list(map(text, each.storage_keys))}
@@ -199,7 +200,7 @@ def _receipts(blocks: Sequence[BlockRows]) -> Columns:
         "contract_address": [_optional(entry.contract_address) for _, entry in rows],
         "status": [entry.status if each.has_status else None for each, entry in rows],
         "effective_gas_price": [
-            None if transaction is None else transaction.effective_gas_price(each.base_fee)
+            None if transaction is None else _price(each, transaction)
             for transaction, (each, _) in zip(sent, rows, strict=True)
         ],
         "blob_gas_used": [
@@ -207,6 +208,15 @@ def _receipts(blocks: Sequence[BlockRows]) -> Columns:
             for entry in sent
         ],
     }
+
+
+def _price(each: BlockRows, transaction: Transaction) -> int | None:
+    """Price that a transaction paid. On Arbitrum it is the base fee, unless the header says that tips are collected."""
+    if each.block.chain_id is None or family_of(each.block.chain_id) != "arbitrum":
+        return transaction.effective_gas_price(each.base_fee)
+    mix = b"" if each.block.header is None else each.block.header.mix_hash or b""
+    with_tips = mix[_ARBOS_VERSION] == _ARBOS_WITH_TIPS or bool(mix[_TIPS] & 1) if len(mix) == _MIX else False
+    return transaction.effective_gas_price(each.base_fee) if with_tips else each.base_fee
 
 
 def _logs(blocks: Sequence[BlockRows]) -> Columns:

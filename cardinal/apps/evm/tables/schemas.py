@@ -7,7 +7,8 @@ Rules:
 3. Numbers of 256 bits (amounts, prices, difficulties) are *wide*: decimal text by default, a decimal of 38 digits or 32
    big-endian bytes by option; never a float. Every other number is a signed 64-bit one, except in authorizations, whose
    values are unbounded and therefore text.
-4. A column that a payload with fewer parts cannot fill is nullable. Columns are only ever added, as nullable ones.
+4. A column that a payload with fewer parts, or a transaction of an unknown type, cannot fill is nullable. Columns are
+   only ever added, as nullable ones.
 5. Every table has ``block_date``, the day of ``block_timestamp`` in UTC, for partitioning.
 
 ``blocks`` repeats its first three columns under ethereum-etl's names ``number``, ``hash`` and ``timestamp``. The
@@ -58,14 +59,15 @@ _COLUMNS: Final = (
         ("gas_limit long", "gas_used long", "timestamp time", "transaction_count long", "base_fee_per_gas wide"),
         ("withdrawals_root text", "blob_gas_used long", "excess_blob_gas long"),
         ("mix_hash text", "parent_beacon_block_root text", "requests_hash text"),
+        ("block_access_list_hash text", "slot_number long"),
         _DATE,
     ),
     (
         "transactions",
-        ("transaction_index long!", "hash text!", "nonce long!", "from_address text", "to_address text"),
-        ("value wide!", "gas long!", "gas_price wide", "input text!"),
+        ("transaction_index long!", "hash text!", "nonce long", "from_address text", "to_address text"),
+        ("value wide", "gas long", "gas_price wide", "input text"),
         ("max_fee_per_gas wide", "max_priority_fee_per_gas wide", "transaction_type long!"),
-        ("max_fee_per_blob_gas wide", "blob_versioned_hashes texts!"),
+        ("max_fee_per_blob_gas wide", "blob_versioned_hashes texts"),
         ("access_list access", "authorization_list authorizations", "source_hash text", "mint wide"),
         _DATE,
     ),

@@ -77,7 +77,8 @@ class Evidence(NamedTuple):
 class Fetched:
     """Block as fetched from a node, unverified.
 
-    ``size`` is the size of the responses in bytes. ``evidence`` is set if it was requested together with the block.
+    ``size`` is the size of the responses in bytes, ``text`` the JSON of ``block``. ``evidence`` is set if it was
+    requested together with the block.
     """
 
     header: BlockHeader
@@ -86,6 +87,7 @@ class Fetched:
     uncles: list[RpcHeader]
     size: int
     evidence: Evidence | None = None
+    text: msgspec.Raw | bytes = b"{}"
 
 
 class ChainMovedError(FeedError):

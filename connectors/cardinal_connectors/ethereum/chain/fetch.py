@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import structs
 
 from cardinal.apps.evm.rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
@@ -44,8 +43,6 @@ _REFUSED: Final = frozenset({Fault.METHOD, Fault.PARAMETERS, Fault.SIZE})
 
 _REQUESTS: Final = 4
 """Requests of a block or header until the node returns it."""
-
-_STATE_SYNC: Final = "0x7f"
 _NO_UNCLES: Final = b'"uncles":[]'
 """The form of most nodes; a block in another form is parsed a little earlier."""
 _LAST: Final = 4096
@@ -228,14 +225,13 @@ class BlockFetcher:
         block = parse(RpcBlock, raw, "eth_getBlockBy…")
         if block is None:
             return None
-        block = await self._with_raw_state_sync(block)
         header = header_of(block)
         found = await self._receipts(header, block.transactions, answer.receipts)
         if found is None:
             return None
         uncles = await self._uncles(header.hash, len(block.uncles))
         size = len(raw) + (len(answer.receipts) if isinstance(answer.receipts, msgspec.Raw) else 0)
-        return None if uncles is None else Fetched(header, block, found, uncles, size)
+        return None if uncles is None else Fetched(header, block, found, uncles, size, text=raw)
 
     async def _receipts(
         self, header: BlockHeader, transactions: Sequence[RpcTransaction], outcome: Outcome | None
@@ -280,20 +276,6 @@ class BlockFetcher:
             by = "hash" if kind is str else "number"
             _LOG.warning("%s; receipts are not requested by %s any more", last, by)
 
-    async def _with_raw_state_sync(self, block: RpcBlock) -> RpcBlock:
-        """The block with the bytes of its state sync, which every check needs; unchanged where the node refuses.
-
-        A block without them is refused by its checks, with an error that names the missing bytes.
-        """
-        if not _lacks_raw_state_sync(block):
-            return block
-        last = block.transactions[-1]
-        try:
-            written = await self.call(str, "eth_getRawTransactionByHash", last.hash)
-        except NodeAnswerError:
-            return block
-        return structs.replace(block, transactions=[*block.transactions[:-1], structs.replace(last, raw=written)])
-
     async def _receipts_each(self, name: str, transactions: Sequence[RpcTransaction]) -> list[RpcReceipt] | None:
         """One receipt per transaction; None where one is missing or belongs to another block by now."""
         calls = [RpcCall("eth_getTransactionReceipt", (transaction.hash,)) for transaction in transactions]
@@ -323,16 +305,12 @@ def _together(answer: Answer) -> Fetched | None:
         return None
     parsed = parse(list[RpcReceipt], receipts, "eth_getBlockReceipts")
     block = parse(RpcBlock, written, "eth_getBlockBy…")
-    if block is None or parsed is None or block.uncles or _lacks_raw_state_sync(block):
+    if block is None or parsed is None or block.uncles:
         return None
     header = header_of(block)
-    return Fetched(header, block, parsed, [], len(written) + len(receipts)) if _all_of(parsed, header.hash) else None
-
-
-def _lacks_raw_state_sync(block: RpcBlock) -> bool:
-    """True if the last transaction is a Polygon state sync (type 127, PIP-74), which nodes return without its bytes."""
-    last = block.transactions[-1] if block.transactions else None
-    return last is not None and last.type == _STATE_SYNC and last.raw is None
+    if not _all_of(parsed, header.hash):
+        return None
+    return Fetched(header, block, parsed, [], len(written) + len(receipts), text=written)
 
 
 def _is_there(outcome: Outcome | None) -> bool:

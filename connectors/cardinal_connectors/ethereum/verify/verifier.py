@@ -23,6 +23,7 @@ from cardinal_connectors.ethereum.chain.blocks import ChainMovedError
 from cardinal_connectors.ethereum.rpc.faults import Fault
 from cardinal_connectors.ethereum.state.delta import delta_of
 
+from .completion import Completion
 from .rules import Rules
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class Verifier:
         self._node = node
         self._elsewhere = elsewhere
         self._rules = Rules.of(chain_id, settings)
+        self._completion = Completion(self._rules.chain)
         self._totals = totals
         self._settings = settings
 
@@ -112,6 +114,7 @@ class Verifier:
     async def _verified(
         self, fetched: Fetched, origin: BlockSource, wanted: bytes, finality: Finality | None
     ) -> VerifiedBlock:
+        fetched = await self._completion.of(fetched, origin.fetcher)
         written = self._rules.checked(fetched.block, fetched.receipts, fetched.uncles, wanted)
         total = await self._totals.of(fetched.header)
         delta = await self._delta(written, fetched, origin)

@@ -22,6 +22,7 @@ from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 from cardinal_connectors.ethereum.chain.blocks import BlockHeader, header_of
 
+from .completion import with_header
 from .rules import Rules, clamped
 
 LENGTH: Final = struct.Struct(">I")
@@ -63,7 +64,7 @@ def prepare(job: VerificationJob) -> list[Prepared | None]:
 
 def _prepared(job: VerificationJob, block_text: bytes, receipts_text: bytes) -> Prepared | None:
     try:
-        block = msgspec.json.decode(block_text, type=RpcBlock)
+        block = with_header(msgspec.json.decode(block_text, type=RpcBlock), block_text)
         receipts = msgspec.json.decode(receipts_text, type=list[RpcReceipt])
         header = header_of(block)
         total = (int(header.total_difficulty or "0x0", 16) or 1) if int(header.difficulty, 16) else job.final
