@@ -29,6 +29,7 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
 from cardinal.apps.evm.model.block import Block
 from cardinal.apps.evm.model.block_decoder import decode
+from cardinal.apps.evm.times import microseconds
 
 from .rows import day_of
 
@@ -72,7 +73,6 @@ SCHEMAS: Final = {
 }
 """Columns of both tables."""
 
-_MICROSECONDS: Final = 1_000_000
 _CHUNK: Final = 16_384
 """Rows that are dictionaries at once."""
 
@@ -147,7 +147,7 @@ _COLUMNS_OF: Final[Mapping[str, Callable[[Block, Abi], Iterable[dict[str, Any]]]
 
 
 def _keys(block: Block, transaction: int) -> dict[str, Any]:
-    time = None if block.header is None else block.header.timestamp * _MICROSECONDS
+    time = None if block.header is None else microseconds(block.header.timestamp)
     return {
         "block_number": block.number,
         "block_hash": _text(block.hash),
