@@ -53,7 +53,7 @@ from cardinal.consuming.reader import Reader
 from cardinal.consuming.reports import log_report
 from cardinal.consuming.start_position import Beginning, at_number, at_time
 from cardinal.consuming.topics import wanted_topics
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, TransportError
 from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
     from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
+    from cardinal.transports.base import OpenTransaction
 
 __all__ = ["Consumer", "ConsumerOptions", "find_application"]
 
@@ -304,7 +305,8 @@ class Consumer:
     def lag(self) -> int:
         """Records on the topics that are not read yet, or were read with updates that are not handled yet.
 
-        The ends of the topics are those of the last answer, see :meth:`refresh_lag`.
+        Records behind an open transaction, which no reader sees yet, are among them. The ends of the topics are those
+        of the last answer, see :meth:`refresh_lag`.
         """
         return self._health.lag
 
@@ -312,6 +314,18 @@ class Consumer:
     def lag_seconds(self) -> float:
         """Age of the oldest record of :attr:`lag`, as far as known: some seconds less than it is; 0 without lag."""
         return self._health.lag_seconds
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Transactions of other programs that have been open for some seconds, and hide records from every reader.
+
+        It queries the server where there are some, and may take some seconds.
+        """
+        stuck = self._reader.watermarks.hiding.for_long()
+        if self._closed.is_set() or not stuck:
+            return []
+        with contextlib.suppress(TransportError):
+            return [one for one in self._reader.main.open_transactions() if one.tp in stuck]
+        return []
 
     def refresh_lag(self, seconds: float = 1.0) -> None:
         """Query the ends of the topics where the last answer is some seconds old, also while an update is handled.
@@ -438,7 +452,7 @@ class Consumer:
             if self._has_delivered_all and not (self._loop.follower.channels or quorum or withheld):
                 return True
             if idle > _END_SECONDS:
-                waits = str(withheld or "") or "; ".join(map(str, self.awaited[:3]))
+                waits = str(withheld or "") or "; ".join(map(str, (*self.open_transactions(), *self.awaited[:3])))
                 waits = waits or (f"{quorum} blocks have no quorum" if quorum else "a reorg that has not ended")
                 _log.warning("%s ends before everything that was there is delivered: %s", self._name, waits)
                 return True

@@ -69,6 +69,7 @@ _MEANINGS: Final = {
     "signature": "the signature that matches",
     "arguments": "JSON: an array of `{name, type, value}`, numbers as text",
     "reason": "the reason why it could not be decoded",
+    "strict": "false where the encoding is not canonical but has one meaning; null without a name",
     "topics": "as in `logs`",
     "data": "the arguments that are not indexed",
 }

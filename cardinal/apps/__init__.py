@@ -6,9 +6,9 @@ from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from cardinal.errors import CardinalError, ConfigurationError
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 
 from .base import Application, read_toml
@@ -17,6 +17,8 @@ __all__ = ["NAMES", "Application", "block_time", "get", "load"]
 
 _APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application", "items": "cardinal.apps.items"}
 """Name to the module whose ``application(**presets)`` makes it; imported on first use."""
+
+_MICROSECONDS: Final = 1_000_000
 
 NAMES = tuple(sorted(_APPLICATIONS))
 """The applications that :func:`get` knows."""
@@ -75,17 +77,19 @@ def load(file: Path | str) -> Application:
         raise ConfigurationError(f"the application file {file} cannot be used: {error}", setting="app") from None
 
 
-def block_time(app: Application, payload: Payload) -> int | None:
-    """Time of a block by its own content, in seconds since 1970; None where its application or payload has none."""
+def block_time(app: Application, payload: Payload) -> float | None:
+    """Time of a block by its own content, in seconds since 1970, whole ones as ``int``.
+
+    None where its application or payload has none, or one that no calendar has.
+    """
     if app.name != "evm":
         return None
     path = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{payload.hash.hex()}/h"
     if (header := payload.updates.get(path)) is None:
         return None
-    from .evm import decode  # noqa: PLC0415 - the extra of one application
+    from .evm.times import header_time  # noqa: PLC0415 - of one application
 
-    try:
-        decoded = decode(Payload(payload.number, payload.hash, payload.parent, payload.weight, {path: header})).header
-    except CardinalError:
+    if (time := header_time(header)) is None:
         return None
-    return None if decoded is None else decoded.timestamp
+    seconds, rest = divmod(time, _MICROSECONDS)
+    return time / _MICROSECONDS if rest else seconds

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from cardinal.apps.evm import rlp
+from cardinal.apps import block_time
 from cardinal.consuming.reports import short
-from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import AnyPayload
 
-_TIMESTAMP: Final = 11
-"""Its index in an Ethereum header."""
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
@@ -26,13 +23,13 @@ class BlockFacts:
     """Printed facts of a block's content.
 
     Attributes:
-        time: of the block, in unix seconds; None where it is unknown.
+        time: of the block, in unix seconds; None where it is unknown, or 0 as in the first block of many chains.
         transactions: their number; None where the application has none.
         messages: keys that the block writes or deletes; None where its content is missing.
 
     """
 
-    time: int | None = None
+    time: float | None = None
     transactions: int | None = None
     messages: int | None = None
 
@@ -44,21 +41,13 @@ def facts_of(app: Application, block: AnyPayload) -> BlockFacts:
     messages = len(block.updates) + len(block.deletes)
     if app.name != "evm":
         return BlockFacts(None, None, messages)
-    root = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{block.hash.hex()}"
-    time = _header_time(block.updates.get(f"{root}/h"))
-    transactions = f"{root}/t/"
-    return BlockFacts(time, sum(path.startswith(transactions) for path in block.updates), messages)
+    transactions = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{block.hash.hex()}/t/"
+    return BlockFacts(
+        block_time(app, block) or None, sum(path.startswith(transactions) for path in block.updates), messages
+    )
 
 
-def _header_time(header: bytes | None) -> int | None:
-    try:
-        item = b"" if header is None else rlp.decode_list(header)[_TIMESTAMP]
-    except (ApplicationError, IndexError):
-        return None
-    return int.from_bytes(item) if isinstance(item, bytes) and item else None
-
-
-def clock(seconds: int | None) -> str:
+def clock(seconds: float | None) -> str:
     """A time in UTC; ``-`` for none, or for one that no calendar has."""
     try:
         return "-" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"

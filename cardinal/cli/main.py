@@ -3,50 +3,59 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.metadata import entry_points
 from typing import Final, Literal
 
 import click
+from click.shell_completion import CompletionItem
 
 from cardinal.cli.logs import LEVELS, report_error, set_up
 from cardinal.cli.stopping import fail_on_sigterm
-from cardinal.errors import CardinalError
+from cardinal.errors import CardinalError, MissingExtraError
 
 _SUMMARY_LENGTH: Final = 200
 """More than any first sentence has, so that `cardinal --help` does not truncate it."""
 
-_COMMANDS = {
-    "broker": "cardinal.cli.broker:broker",
-    "cluster": "cardinal.cli.cluster:cluster",
-    "demo": "cardinal.cli.demo:demo",
-    "faults": "cardinal.cli.faults:faults",
-    "ingest": "cardinal.cli.ingest:ingest",
-    "produce": "cardinal.cli.produce:produce",
-    "record": "cardinal.cli.record:record",
-    "repair": "cardinal.cli.repair:repair",
-    "replay": "cardinal.cli.replay:replay",
-    "serve": "cardinal.cli.serve:serve",
-    "status": "cardinal.cli.status:status",
-    "tail": "cardinal.cli.tail:tail",
-    "topics": "cardinal.cli.topics:topics",
+_COMPLETION: Final = "_CARDINAL_COMPLETE"
+_GROUP: Final = "cardinal.commands"
+"""Entry points of the commands that other packages add."""
+
+_SUMMARIES: Final = {
+    "broker": "A real Kafka broker on this machine, without Docker and without a system Java.",
+    "cluster": "Ingest nodes that agree on every block: keys, the first epoch, the state, and changes of the members.",
+    "demo": "Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.",
+    "faults": "Run a handler on chains with forks while its process is killed, and compare its state with the chain's.",
+    "ingest": "Accept blocks from publishers, acknowledge them when they are verified and durable, and publish them.",
+    "produce": "Publish a node's blocks: from where the topics end, then the head as it moves.",
+    "record": "Record a stream in a folder, with positions, times and headers.",
+    "repair": "Send the blocks of a range that the node has and that are missing or incomplete on the stream.",
+    "replay": "Play a recording into a stream, in the recorded order.",
+    "serve": "Send a stream to many clients over websockets; it is read once.",
+    "status": "Show the streams on a server: head, producers, retention and gaps.",
+    "tail": "Print the chain updates of a stream as they come.",
+    "topics": "List the topics of the streams on a server, or delete those of one stream.",
 }
+"""The first sentence of each command's help. Its file, ``cardinal.cli.NAME``, is imported when the command is used."""
 
 
 class _Commands(click.Group):
-    """Command group that imports a command's file only when it is used, so that `--help` needs no extra."""
+    """Command group that imports a command's file only when it is used: the files of some need an extra.
+
+    Help loads the commands of other packages, for their sentences; completion of names loads none.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted({*_COMMANDS, *(point.name for point in entry_points(group="cardinal.commands"))})
+        return sorted({*_SUMMARIES, *(point.name for point in entry_points(group=_GROUP))})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if target := _COMMANDS.get(cmd_name):
-            module, _, name = target.partition(":")
-            command = getattr(importlib.import_module(module), name)
+        if cmd_name in _SUMMARIES:
+            command = getattr(importlib.import_module(f"cardinal.cli.{cmd_name}"), cmd_name)
         else:
-            found = [point for point in entry_points(group="cardinal.commands") if point.name == cmd_name]
+            found = [point for point in entry_points(group=_GROUP) if point.name == cmd_name]
             if not found:
                 return None
             command = found[0].load()
@@ -54,9 +63,24 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its complete first sentence."""
-        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
-            formatter.write_dl([(name, one.get_short_help_str(_SUMMARY_LENGTH)) for name, one in named if one])
+            formatter.write_dl([(name, self._summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the names of commands and our own options."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names] + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        if name in _SUMMARIES:
+            return _SUMMARIES[name]
+        try:
+            command = self.get_command(ctx, name)
+        except MissingExtraError as error:
+            return f"(needs the extra '{error.extra}')"
+        except ImportError as error:
+            return f"(cannot be imported: {error})"
+        return command.get_short_help_str(_SUMMARY_LENGTH) if command else "(is no command)"
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -108,7 +132,8 @@ def main() -> None:
         report_error(_sentence(error))
         sys.exit(error.exit_code)
     except CardinalError as error:
-        report_error(str(error))
+        if _COMPLETION not in os.environ:  # a shell would print it at every key
+            report_error(str(error))
         sys.exit(1)
 
 

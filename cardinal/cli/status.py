@@ -134,6 +134,8 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
             f"  checked    blocks {state.first} to {state.last}: {len(state.missing) or 'none'} missing, "
             f"{len(state.incomplete) or 'none'} incomplete above"
         )
+    for hidden in state.open_transactions:
+        click.echo(click.style(f"  hidden     {hidden}", fg="red"))
     for what, blocks in (("missing", state.missing), ("incomplete", state.incomplete)):
         for one in blocks[:_NAMED]:
             click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
@@ -190,5 +192,6 @@ def _values(app: Application, state: StreamState, retention_ms: int | None) -> d
         "checked": {"first": state.first, "last": state.last},
         "missing": [_explanation(one) for one in state.missing],
         "incomplete": [_explanation(one) for one in state.incomplete],
+        "open_transactions": [asdict(one) for one in state.open_transactions],
         "producers": [{**asdict(one), "alive": one.alive} for one in state.producers],
     }

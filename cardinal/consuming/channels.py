@@ -58,6 +58,11 @@ class Channels:
                     marks |= answer
         return marks if answered else None
 
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """The newest known end of each, records behind open transactions included."""
+        return {tp: end for watermarks in self._read.values() for tp, (_, end) in watermarks.ends.items()}
+
     def positions(self) -> dict[Partition, int]:
         """The next offset of each."""
         positions: dict[Partition, int] = {(topic, 0): 0 for topic, may_exist in self._absent.items() if may_exist}

@@ -1,7 +1,8 @@
 """Health of a source: does its server answer, and how far is the consumer behind the ends of the partitions?
 
 An answer, or a record, proves that the server is there; a request that is not answered in time, or fails, that it is
-unreachable. Lag counts from what was delivered: a record that was read counts until its updates are handled.
+unreachable. Lag counts from what was delivered: a record that was read counts until its updates are handled. It counts
+to the ends of the partitions: records behind an open transaction, which nobody can read yet, are missing to a reader.
 
 :meth:`Health.look`, :meth:`Health.delivered` and :meth:`Health.delivered_below` belong to the reading thread; all
 else may be called from any thread.
@@ -52,7 +53,7 @@ class Health:
     def lag(self) -> int:
         """Offsets between the delivered positions and the last known ends of all partitions."""
         positions = self._positions  # may be beyond the ends of the last answer
-        ends = {tp: (low, max(end, positions.get(tp, 0))) for tp, (low, end) in self._watermarks.newest.items()}
+        ends = {tp: (low, max(end, positions.get(tp, 0))) for tp, (low, end) in self._watermarks.ends.items()}
         return self._behind(ends)
 
     @property
@@ -92,7 +93,7 @@ class Health:
     def _note(self) -> None:
         """Add the newest ends, and remove those that are delivered."""
         with self._noting:
-            at, newest, ends = self._watermarks.newest_at, self._watermarks.newest, self._ends
+            at, newest, ends = self._watermarks.newest_at, self._watermarks.ends, self._ends
             if not ends or self._noted != newest:
                 ends.append((at, newest))
                 self._noted = newest

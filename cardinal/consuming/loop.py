@@ -89,7 +89,9 @@ class Loop:
         follower, reader = self.follower, self._reader
         self._noted += reader.skipping.found()
         waited, healing = self._has_waited(records), self._healer is not None and self._healer.busy
-        step = follower.step(records, reader.positions(), ends, waited=waited, may_abandon=not healing)
+        # The answer that brought the watermarks brought these, or a newer one did: both were requested after the step.
+        beyond = None if ends is None else reader.ends
+        step = follower.step(records, reader.positions(), ends, beyond=beyond, waited=waited, may_abandon=not healing)
         self._take(step)
         if self._healer is not None:
             for healed in self._healer.results():

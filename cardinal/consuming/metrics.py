@@ -20,11 +20,12 @@ from cardinal.metrics import Collector, Counter, GaugeMetricFamily, Histogram, n
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from cardinal.metrics import CollectorRegistry
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
     from cardinal.protocols.streams.types import FinalityViolated
+    from cardinal.transports.base import OpenTransaction
 
 __all__ = ["ConsumerMetrics"]
 
@@ -58,6 +59,7 @@ class _Consumer(Protocol):
     def open_blocks(self) -> int: ...
     @property
     def held_bytes(self) -> int: ...
+    def open_transactions(self) -> Sequence[OpenTransaction]: ...
     @property
     def awaited(self) -> list[Explanation]: ...
 
@@ -132,8 +134,8 @@ class ConsumerMetrics(Collector):
             return f"withheld: {reorg}"
         if (blocks := consumer.without_quorum) > (0 if self._head is None else consumer.app.reorg_threshold):
             return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
-        if awaited := consumer.awaited[:3]:
-            return "; ".join(map(str, awaited))
+        if waits := (*consumer.open_transactions(), *consumer.awaited[:3]):
+            return "; ".join(map(str, waits))
         consumer.refresh_lag()
         lag = consumer.lag
         return f"{lag} records are not delivered yet" if lag else "the last update is not handled yet"

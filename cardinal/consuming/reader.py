@@ -100,6 +100,11 @@ class Reader:
         """The newest watermarks of every partition, channels included."""
         return {**self.watermarks.newest, **(self.channels.watermarks_after(0.0) or {})}
 
+    @property
+    def ends(self) -> dict[Partition, int]:
+        """The newest known end of every partition, records behind open transactions included, channels too."""
+        return {tp: end for tp, (_, end) in self.watermarks.ends.items()} | self.channels.ends
+
     def request_ends(self) -> None:
         """Request what :meth:`answered_ends` returns, unless that is requested."""
         if self._ends_requested is None:

@@ -27,12 +27,33 @@ if TYPE_CHECKING:
 
     Marks: TypeAlias = Mapping[Partition, tuple[int, int]]
     """The lowest retained offset of each partition, and the one after the last readable record."""
+    _Answer: TypeAlias = tuple[Marks, Mapping[Partition, int]]
 
 LOOK_SECONDS: Final = 2.0
 """Between two requests while the source is read."""
 _ANSWER_SECONDS: Final = 3.0
 """A server that takes longer counts as unreachable."""
 _RETRY_SECONDS: Final = 0.25
+_TRANSACTION_SECONDS: Final = 10.0
+
+
+class HidingPartitions:
+    """Partitions with records behind an open transaction. It may be read from any thread."""
+
+    def __init__(self) -> None:
+        self._since: dict[Partition, tuple[int, float]] = {}
+        """The last readable offset, and when it was first seen below the end."""
+
+    def note(self, marks: Marks, uncommitted: Mapping[Partition, int]) -> None:
+        """Take note of watermarks, and of the ends that were queried before them."""
+        now, before = time.monotonic(), self._since
+        behind = {tp: high for tp, (_, high) in marks.items() if uncommitted.get(tp, high) > high}
+        self._since = {tp: before[tp] if before.get(tp, (None,))[0] == at else (at, now) for tp, at in behind.items()}
+
+    def for_long(self) -> frozenset[Partition]:
+        """Those whose transaction takes far longer than one of a producer of ours."""
+        now = time.monotonic()
+        return frozenset(tp for tp, (_, since) in self._since.items() if now - since >= _TRANSACTION_SECONDS)
 
 
 class Watermarks:
@@ -41,7 +62,10 @@ class Watermarks:
     Attributes:
         hidden: topics that are not read: left out of ``newest``.
         newest: the newest answer.
+        ends: the same up to the ends of the partitions, records behind open transactions included: lag counts to them,
+            and only they prove that a message is nowhere.
         starts: the lowest retained offset of each partition, hidden topics included.
+        hiding: partitions with records behind open transactions.
         newest_at: when it was requested, by ``time.monotonic()``.
 
     """
@@ -50,8 +74,10 @@ class Watermarks:
         self.source = source
         self.hidden = hidden
         self.newest: Marks = {}
+        self.ends: Marks = {}
         self.starts: Mapping[Partition, int] = {}
         self.newest_at = float("-inf")
+        self.hiding = HidingPartitions()
         self._requested_at: float | None = None
         """Of the request in flight."""
         self._failed_at: float | None = None
@@ -95,7 +121,7 @@ class Watermarks:
     def query(self) -> Marks:
         """Query the server and wait for it: before reading begins. Raises as ``Source.watermarks``."""
         now = time.monotonic()
-        self._keep(now, self._query())
+        self._keep(now, *self._query())
         return self.newest
 
     def read_new_partitions(self) -> bool:
@@ -123,24 +149,27 @@ class Watermarks:
             self._answered.clear()
         run_in_thread(self._query, "cardinal-watermarks").add_done_callback(partial(self._take, now))
 
-    def _query(self) -> Marks:
+    def _query(self) -> _Answer:
         """On any thread."""
         self.source.partitions()
-        return self.source.watermarks()
+        ends = self.source.uncommitted_ends()  # first: what is committed meanwhile is behind no transaction
+        return self.source.watermarks(), ends
 
-    def _take(self, requested: float, answer: Future[Marks]) -> None:
+    def _take(self, requested: float, answer: Future[_Answer]) -> None:
         """Take an answer, on the thread that received it."""
         error = answer.exception()
         if error is None:
-            self._keep(requested, answer.result())
+            self._keep(requested, *answer.result())
         else:
             self._failed_at = time.monotonic()
             self._error = None if isinstance(error, UnreachableError) else error
         self._requested_at = None
         self._answered.set()
 
-    def _keep(self, requested: float, marks: Marks) -> None:
+    def _keep(self, requested: float, marks: Marks, uncommitted: Mapping[Partition, int]) -> None:
         self.starts = {tp: low for tp, (low, _) in marks.items()}
         self.newest = {tp: pair for tp, pair in marks.items() if tp[0] not in self.hidden}
+        self.ends = {tp: (low, max(high, uncommitted.get(tp, high))) for tp, (low, high) in self.newest.items()}
+        self.hiding.note(marks, uncommitted)
         self._failed_at = None
         self.newest_at = requested  # last: the reading thread takes what is newer than this

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.events import Event, Explanation
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source, TransportUrl
+    from cardinal.transports.base import OpenTransaction
 
 NAMELESS: Final = "(no id: another implementation)"
 """Name for the producers whose records carry no id, such as those in Go; their pings cannot be told apart either."""
 _ALIVE_SECONDS: Final = 95.0
 """Three intervals of pings, and some tolerance."""
+_OPEN_SECONDS: Final = 10.0
+"""A transaction of a producer of ours takes a fraction of it."""
 _OLDEST_RECORDS: Final = 20
 _SPARE_RECORDS: Final = 200
 
@@ -85,6 +88,7 @@ class StreamState:
         missing: those of them without content.
         incomplete: higher blocks that wait for messages or parents.
         producers: by name.
+        open_transactions: those that have hidden records from readers for some seconds.
 
     """
 
@@ -100,6 +104,7 @@ class StreamState:
     missing: tuple[Explanation, ...] = ()
     incomplete: tuple[Explanation, ...] = ()
     producers: tuple[ProducerState, ...] = ()
+    open_transactions: tuple[OpenTransaction, ...] = ()
 
 
 @dataclass(slots=True)
@@ -160,12 +165,15 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
         ends = {tp: (low, min(high, low + _OLDEST_RECORDS)) for tp, (low, high) in marks.items()}
         _read(source, ends, {tp: low for tp, (low, _) in marks.items()}, oldest)
         if not tail.batches:
-            return StreamState(app.chain, app.default_topic, producers=_producers(tail, blocks))
+            producers = _producers(tail, blocks)
+            return StreamState(app.chain, app.default_topic, producers=producers, open_transactions=_lasting(source))
         numbers = [batch.number for batch in tail.batches.values()]
         first = max(max(numbers) - blocks + 1, min(numbers))
         delivered, missing, incomplete = _read_blocks(url, app, first)
         # The head may have been published meanwhile.
         _read(source, source.watermarks(), {tp: high for tp, (_, high) in marks.items()}, tail)
+    with closing(open_source(url, app)) as source:
+        hidden = _lasting(source)
     lowest = min(oldest.batches.values(), key=lambda batch: batch.number, default=None)
     head = max(delivered.values(), key=lambda block: block.number, default=None)
     sent = {} if head is None else tail.sent.get(head.hash, {})
@@ -182,7 +190,14 @@ def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamStat
         missing,
         incomplete,
         _producers(tail, blocks),
+        hidden,
     )
+
+
+def _lasting(source: Source) -> tuple[OpenTransaction, ...]:
+    """Transactions that have been open for some seconds."""
+    found, now = source.open_transactions(), time.time()
+    return tuple(one for one in found if one.since_ms is None or now - one.since_ms / 1000 > _OPEN_SECONDS)
 
 
 def explain_block(url: TransportUrl, app: Application, block_hash: bytes) -> Explanation:

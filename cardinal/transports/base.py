@@ -5,7 +5,8 @@ Rules for every transport:
 1. It carries records. It never parses more of a message than its key's routing bytes and never decides an order.
 2. A record that was acknowledged survives any crash of the process that sent it.
 3. A sink may be called from several threads. A source belongs to one thread at a time, but for ``partitions``,
-   ``watermarks`` and ``offsets_for_time``: these query the server, may block, and may be called from any thread.
+   ``watermarks``, ``uncommitted_ends``, ``open_transactions`` and ``offsets_for_time``: these query the server, may
+   block, and may be called from any thread.
 4. Foreign exceptions are mapped to :mod:`cardinal.errors` at this border, without credentials.
 
 A transport derives from these classes: abilities that only some transports have get a default here.
@@ -14,6 +15,7 @@ A transport derives from these classes: abilities that only some transports have
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -60,6 +62,39 @@ class Capabilities:
     def transactional(self) -> bool:
         """True where ``Sink.transact`` works."""
         return self.transaction_seconds is not None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that is not ended: readers of committed records see nothing of the partition from it on.
+
+    Attributes:
+        topic, partition: where it is.
+        first: the offset of its first record.
+        records: offsets from there to the end of the partition, those of others included.
+        since_ms: when its first record was written, milliseconds since 1970; None where this is unknown.
+
+    """
+
+    topic: str
+    partition: int
+    first: int
+    records: int
+    since_ms: int | None = None
+
+    @property
+    def tp(self) -> Partition:
+        """Its partition."""
+        return (self.topic, self.partition)
+
+    def __str__(self) -> str:
+        since = (
+            "" if self.since_ms is None else f" since {datetime.fromtimestamp(self.since_ms // 1000, UTC):%F %T} UTC"
+        )
+        return (
+            f"{self.records} records of {self.topic}:{self.partition} from offset {self.first} on are behind an open "
+            f"transaction{since}, which its program has to end"
+        )
 
 
 _PLAIN: Final = Capabilities()
@@ -248,6 +283,17 @@ class Source(Protocol):
         Called from any thread.
         """
         ...
+
+    def uncommitted_ends(self) -> Mapping[Partition, int]:
+        """The end of every partition, open transactions included, as :meth:`watermarks`; empty without transactions.
+
+        An end above a later answer of :meth:`watermarks` proves that records are behind an open transaction.
+        """
+        return {}
+
+    def open_transactions(self) -> Sequence[OpenTransaction]:
+        """The oldest open transaction of each partition that has one, as :meth:`watermarks`."""
+        return ()
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none.

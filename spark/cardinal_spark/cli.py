@@ -162,9 +162,10 @@ def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> L
 
 
 def _line(status: BatchStatus) -> str:
+    unfit = f"  {status.unfit} blocks with a number that no column holds" if status.unfit else ""
     return (
         f"batch {status.batch:>6}  {status.blocks:>6} blocks  {status.seconds:>7.2f} s  "
-        f"head {status.number} {status.hash[:18]}…  seq {status.seq}"
+        f"head {status.number} {status.hash[:18]}…  seq {status.seq}{unfit}"
     )
 
 

@@ -33,6 +33,11 @@ class LakeMetrics:
         self._head = gauge("head", "Number of the newest block in the lake.")
         self._seq = gauge("seq", "The last row of the ledger.")
         self._blocks = Counter("cardinal_lake_blocks", "Blocks that joined or left.", registry=registry)
+        self._unfit = Counter(
+            "cardinal_lake_unfit_blocks",
+            "Blocks with a null for a number in the header that no column holds.",
+            registry=registry,
+        )
         self._seconds = Histogram(
             "cardinal_lake_batch_seconds",
             "Time of a batch, from looking for blocks to its commit.",
@@ -61,6 +66,7 @@ class LakeMetrics:
         self.set_head(status.number, status.seq)
         self._blocks.inc(status.blocks)
         self._seconds.observe(status.seconds)
+        self._unfit.inc(status.unfit)
 
     def progress(self, progress: Mapping[str, Any]) -> None:
         """Take Spark's progress of the query, with blocks or without."""

@@ -85,7 +85,10 @@ class PipelineJob:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """One batch that is in the lake: its number, blocks that joined or left, duration, and the lake's head after it."""
+    """One batch that is in the lake: its number, blocks that joined or left, duration, and the lake's head after it.
+
+    ``unfit``: its blocks with a null for a number in the header that no column holds.
+    """
 
     batch: int
     blocks: int
@@ -93,6 +96,7 @@ class BatchStatus:
     seq: int
     number: int
     hash: str
+    unfit: int = 0
 
 
 def start(spark: SparkSession, job: PipelineJob) -> StreamingQuery:
@@ -202,7 +206,13 @@ def _status(progress: Any, job: PipelineJob) -> BatchStatus | None:  # noqa: ANN
         return None
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
     return BatchStatus(
-        progress["batchId"], progress["numInputRows"], seconds, state.seq, state.number, f"0x{state.hash.hex()}"
+        progress["batchId"],
+        progress["numInputRows"],
+        seconds,
+        state.seq,
+        state.number,
+        f"0x{state.hash.hex()}",
+        state.unfit,
     )
 
 

@@ -76,7 +76,9 @@ class Explanation:
 
     def __str__(self) -> str:
         number = "?" if self.number is None else self.number
-        return f"block {number} (0x{self.block.hex()}) {self.lacks if self.state == 'open' else 'is not on the topics'}"
+        reason = f": {self.reason}" if self.reason else ""
+        texts = {"open": self.lacks, "unknown": "is not on the topics"}
+        return f"block {number} (0x{self.block.hex()}) {texts.get(self.state) or f'is {self.state}{reason}'}"
 
 
 @dataclass(frozen=True, slots=True)

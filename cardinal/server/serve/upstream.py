@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal._concurrency import run_in_thread
+from cardinal.consuming.watermarks import HidingPartitions
 from cardinal.errors import CardinalError, CursorExpiredError, RefusedError, TopicError, TransportError
 from cardinal.transports.websocket.protocol import Chunk, encode_chunks
 
@@ -25,11 +26,12 @@ from .ring import Ring
 from .source_thread import SourceThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source
+    from cardinal.transports.base import OpenTransaction
 
 
 Watermarks = dict["Partition", tuple[int, int]]
@@ -128,6 +130,8 @@ class Upstream:
         self._query_lock = asyncio.Lock()
         self._next_query: asyncio.Task[Watermarks] | None = None
         self._reset_ends: dict[Partition, int] = {}
+        self._hiding = HidingPartitions()
+        self._open_transactions: list[OpenTransaction] = []
         self._task = asyncio.create_task(self._run())
 
     async def open(self) -> Source:
@@ -157,7 +161,9 @@ class Upstream:
         if not self._answered:
             return "the stream has not been opened yet"
         silent = time.monotonic() - self._answered
-        return f"the stream has not answered for {silent:.0f} s" if silent > _SILENT_SECONDS else ""
+        if silent > _SILENT_SECONDS:
+            return f"the stream has not answered for {silent:.0f} s"
+        return "; ".join(map(str, self._open_transactions))
 
     def close(self) -> Future[None]:
         """End the reading, and close the source after its call in flight; the future ends then."""
@@ -256,7 +262,10 @@ class Upstream:
             source = await self.open()
             try:
                 await asyncio.wrap_future(run_in_thread(source.partitions, "cardinal-serve-query"))
+                ends = await asyncio.wrap_future(run_in_thread(source.uncommitted_ends, "cardinal-serve-query"))
                 watermarks = await self.watermarks()
+                self._hiding.note(watermarks, ends)
+                await self._find_transactions(source)
                 added = {tp: low for tp, (low, _) in watermarks.items() if tp not in self.ring.ends}
                 if added:
                     await self._thread.call(_extend(added))
@@ -268,6 +277,14 @@ class Upstream:
                 self._down(error)
             except CursorExpiredError:
                 pass  # the reader raises it as well
+
+    async def _find_transactions(self, source: Source) -> None:
+        """Look up the transactions that hide records from every client."""
+        stuck = self._hiding.for_long()
+        found: Sequence[OpenTransaction] = ()
+        if stuck:
+            found = await asyncio.wrap_future(run_in_thread(source.open_transactions, "cardinal-serve-query"))
+        self._open_transactions = [one for one in found if one.tp in stuck]
 
     def _up(self) -> None:
         self._answered, self._trouble = time.monotonic(), None

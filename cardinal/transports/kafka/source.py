@@ -27,7 +27,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record, Row
-from cardinal.transports.base import Capabilities, Source
+from cardinal.transports.base import Capabilities, OpenTransaction, Source
 from cardinal.transports.expired import check_positions, expired
 
 from .admin import Cluster
@@ -51,6 +51,7 @@ _UNCLEAN: Final = (
     "start from an older cursor, or from the earliest record"
 )
 _BATCH_MAX: Final = 10_000
+_YEAR_10000_MS: Final = 253_402_300_800_000
 _STORE_SECONDS: Final = 1.0
 _LAST_SECONDS: Final = 2.0
 _TOPICS_SECONDS: Final = 0.1
@@ -81,6 +82,8 @@ class KafkaSource(Source):
         self._topics = tuple(topics)
         self._absent: frozenset[str] = frozenset()
         self._looking = threading.Lock()
+        self._looking_behind = threading.Lock()
+        self._times: dict[tuple[Partition, int], int] = {}
         self._partitions = self._find(wait)
         self._reasons = self._cluster.reasons
         self._consumer = self._connect()
@@ -131,6 +134,19 @@ class KafkaSource(Source):
         partitions = self._partitions
         starts, ends = self._cluster.starts(partitions), self._cluster.ends(partitions)
         return {tp: (starts[tp], ends[tp]) for tp in partitions}
+
+    def uncommitted_ends(self) -> dict[Partition, int]:
+        """The end of every seen partition, open transactions included; raises as :meth:`watermarks`."""
+        return self._cluster.ends(self._partitions, committed=False)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The oldest open transaction of each partition that has one; raises as :meth:`watermarks`."""
+        ends = self.uncommitted_ends()  # first: records that are committed meanwhile are not behind one
+        readable = self._cluster.ends(self._partitions)
+        hidden = {tp: readable[tp] for tp, end in ends.items() if end > readable[tp]}
+        with self._looking_behind:
+            times = self._times_of(hidden)
+        return [OpenTransaction(*tp, at, ends[tp] - at, times.get((tp, at))) for tp, at in sorted(hidden.items())]
 
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; the end where there is none."""
@@ -309,6 +325,40 @@ class KafkaSource(Source):
         elif not error.retriable() and code not in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):  # noqa: SLF001 - the same
             mapped = self._reasons.map(error, f"while reading {topic}".strip())
             self._pending.keep(lambda: mapped)
+
+    def _times_of(self, offsets: Mapping[Partition, int]) -> Mapping[tuple[Partition, int], int]:
+        """Times of these uncommitted records, milliseconds since 1970; without those that do not arrive.
+
+        The last readable offset is that of the oldest open transaction's first record: Kafka's client has no query for
+        transactions.
+        """
+        wanted = set(offsets.items())
+        self._times = {key: at for key, at in self._times.items() if key in wanted}
+        left = {tp: at for tp, at in offsets.items() if (tp, at) not in self._times}
+        if not left:
+            return self._times
+        others = {"isolation.level": "read_uncommitted", "enable.auto.commit": "false", "error_cb": self._reasons}
+        client = Consumer({**self._settings.consumer(), **others})
+        try:
+            client.assign([TopicPartition(topic, number, at) for (topic, number), at in left.items()])
+            deadline = time.monotonic() + _LAST_SECONDS
+            while left and time.monotonic() < deadline:
+                message = client.poll(deadline - time.monotonic())
+                if message is None or message.error() is not None:
+                    continue
+                tp = (message.topic() or "", message.partition() or 0)
+                if left.get(tp) == message.offset():
+                    at = left.pop(tp)
+                    if (
+                        0 < (written := message.timestamp()[1]) < _YEAR_10000_MS
+                    ):  # a program's own clock may say anything
+                        self._times[tp, at] = written
+                client.incremental_unassign([TopicPartition(*tp)])
+        except KafkaException as error:
+            _log.debug("the first record of an open transaction cannot be read: %s", error)
+        finally:
+            _close_later(client)
+        return self._times
 
     def _check(self, positions: Mapping[Partition, int]) -> None:
         """Refuse positions that cannot be read from; raises as :meth:`assign`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -27,7 +28,7 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.transports import registry
-from cardinal.transports.base import Source
+from cardinal.transports.base import OpenTransaction, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -233,6 +234,15 @@ class MuxSource(Source):
         """
         return self._answers([member.watermarks for member in self._members])
 
+    def uncommitted_ends(self) -> dict[Partition, int]:
+        """The end of every partition of every member, open transactions included; raises as :meth:`watermarks`."""
+        return self._answers([partial(member.query, _uncommitted_ends) for member in self._members])
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The open transactions of every member, by our partition numbers; raises as :meth:`watermarks`."""
+        found = self._answers([partial(member.query, _open_transactions) for member in self._members])
+        return [replace(one, partition=tp[1]) for tp, one in sorted(found.items())]
+
     def offsets_for_time(self, timestamp_ms: int) -> dict[Partition, int]:
         """The first offset of every partition whose record is not older; raises as :meth:`watermarks`."""
 
@@ -364,3 +374,11 @@ class MuxSource(Source):
     def _check_open(self) -> None:
         if self._closed:
             raise TransportError("this source is closed; open another one")
+
+
+def _uncommitted_ends(source: Source) -> Mapping[Partition, int]:
+    return source.uncommitted_ends()
+
+
+def _open_transactions(source: Source) -> dict[Partition, OpenTransaction]:
+    return {one.tp: one for one in source.open_transactions()}

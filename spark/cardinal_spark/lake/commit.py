@@ -17,6 +17,7 @@ Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonica
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from deltalake import DeltaTable
+
+_LOG: Final = logging.getLogger(__name__)
 
 _COLLISIONS: Final = 10
 """Retries of a MERGE that collided with a compaction."""
@@ -232,7 +235,10 @@ class _Batch:
 
     def _merge_canonical(self, canonical: DeltaTable, shown: int, rows: Sequence[EventRow]) -> LakeState:
         head = rows[-1].head
-        state = LakeState(self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions))
+        unfit = [number for result in self._results for number in result.unfit]
+        state = LakeState(
+            self._lineage, self._app, self._last, head.number, head.hash, dict(self._versions), unfit=len(unfit)
+        )
         table = canonical
         for _ in range(_COLLISIONS):
             try:
@@ -248,6 +254,14 @@ class _Batch:
                 f"another program changed canonical {_COLLISIONS} times in a row: stop compactions that run in a loop"
             )
         self._on_commit(CANONICAL)
+        if unfit and not self._opened.warned:
+            self._opened.warned = True
+            _LOG.warning(
+                "block %d has a time or an amount of gas that no column holds: it is null in the tables, and whole in "
+                "payload; such blocks of this batch: %d; further ones are counted only",
+                min(unfit),
+                len(unfit),
+            )
         self._tidy(table, head.number)
         self._opened.reached(CANONICAL, table, self._lineage, self._last)
         return state

@@ -23,7 +23,7 @@ from .ledger import EventRow
 from .parts import DataFile, DataFileWriter
 from .state import shown_seq
 from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
-from .typed import append_schemas, typed_rows
+from .typed import append_schemas, typed_rows, unfit_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +49,7 @@ class TaskResult:
         base: the last seq that the lake showed when the task began.
         ledger: the rows of ``events``, of every raw row.
         parts: the written files.
+        unfit: the numbers of added blocks with a null for a number that no column holds.
 
     """
 
@@ -56,6 +57,7 @@ class TaskResult:
     base: int = NONE
     ledger: tuple[EventRow, ...] = ()
     parts: tuple[DataFile, ...] = ()
+    unfit: tuple[int, ...] = ()
 
 
 def write_task(batches: Iterable[pa.RecordBatch], location: LakeLocation, settings: LakeSettings) -> TaskResult:
@@ -93,6 +95,7 @@ class _Task:
         self._ledger: list[EventRow] = []
         self._waiting: dict[bytes, tuple[RawRow, Payload]] = {}
         self._bytes = 0
+        self._unfit: list[int] = []
 
     def take(self, row: RawRow) -> None:
         if row.app != self._app:
@@ -110,7 +113,7 @@ class _Task:
     def finish(self) -> TaskResult:
         self._flush()
         parts = tuple(part for writer in self._writers.values() for part in writer.close())
-        return TaskResult(self._app, self._base, tuple(self._ledger), parts)
+        return TaskResult(self._app, self._base, tuple(self._ledger), parts, tuple(self._unfit))
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -118,7 +121,9 @@ class _Task:
         rows = [row for row, _ in self._waiting.values()]
         payloads = [payload for _, payload in self._waiting.values()]
         keys = key_columns(rows)
-        tables = {PAYLOAD: payload_rows(payloads, keys), **typed_rows(self._spec, payloads, keys, self._settings)}
+        typed = typed_rows(self._spec, payloads, keys, self._settings)
+        self._unfit += unfit_blocks(typed)
+        tables = {PAYLOAD: payload_rows(payloads, keys), **typed}
         for table, writer in self._writers.items():
             writer.write(tables[table].cast(self._schemas[table]))
         self._waiting.clear()

@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 
 
 class OpenTables:
-    """Tables by name, each with the seq that its newest transaction has reached."""
+    """Tables by name, each with the seq that its newest transaction has reached.
+
+    Attributes:
+        warned: a value that no column holds was logged; they live as long as a run.
+
+    """
 
     def __init__(self) -> None:
+        self.warned = False
         self._tables: dict[str, DeltaTable] = {}
         self._ends: dict[str, tuple[str, int, int]] = {}
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .location import LakeLocation
 
 _METADATA: Final = "cardinal.state"
+_UNFIT: Final = "cardinal.unfit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class LakeState:
         hash: hash of the head, 32 bytes.
         versions: table to the Delta version that belongs to this state.
         canonical: version of ``canonical`` itself, None until it is committed.
+        unfit: the newest batch's blocks with a null for a number that no column holds.
 
     """
 
@@ -53,6 +55,7 @@ class LakeState:
     hash: bytes
     versions: Mapping[str, int]
     canonical: int | None = None
+    unfit: int = 0
 
     def properties(self, *, with_seq: bool = False, retries: int | None = None) -> CommitProperties:
         """Commit properties that carry this state; with the transaction's seq where the commit reaches it."""
@@ -68,7 +71,9 @@ class LakeState:
             sort_keys=True,
         )
         transactions = [Transaction(app_id(self.lineage), self.seq)] if with_seq else None
-        return CommitProperties({_METADATA: text}, retries, transactions)
+        # beside the state: earlier releases refuse a state with a name that they do not know
+        unfit = {_UNFIT: str(self.unfit)} if self.unfit else {}
+        return CommitProperties({_METADATA: text, **unfit}, retries, transactions)
 
 
 def read_state(location: LakeLocation) -> LakeState:
@@ -116,9 +121,9 @@ def _newest_state(location: LakeLocation) -> LakeState | None:
 
 def _state_of(log: bytes, canonical: int) -> LakeState | None:
     for line in log.splitlines():
-        text = json.loads(line).get("commitInfo", {}).get(_METADATA)
-        if text is not None:
-            held = json.loads(text)
+        commit = json.loads(line).get("commitInfo", {})
+        if (text := commit.get(_METADATA)) is not None:
+            held = json.loads(text) | {"unfit": int(commit.get(_UNFIT, 0))}
             block_hash = bytes.fromhex(held.pop("hash"))
             return LakeState(**held, hash=block_hash, canonical=canonical)
     return None

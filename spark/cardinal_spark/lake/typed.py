@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 from .tables import KEYS, PAYLOAD, PAYLOAD_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cardinal.protocols.streams.payload import Payload
     from cardinal_spark.rows import AppSpec
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _EVM = "evm"
 _BLOCK_HASH = "block_hash"
 """The column by which every typed row of ``evm`` names its block, as 0x text."""
+_BLOCKS = "blocks"
+_OF_EVERY_HEADER = ("timestamp", "gas_limit", "gas_used")
+"""Null in a row with a header only where the header's number is beyond the column."""
 
 
 def typed_schemas(app: AppSpec, settings: LakeSettings) -> dict[str, pa.Schema]:
@@ -62,6 +66,17 @@ def typed_rows(
     found = frames(payloads, integers=settings.integers, senders=settings.senders)  # type: ignore[arg-type] # checked by the options
     hashes = pa.array([f"0x{payload.hash.hex()}" for payload in payloads], pa.string())
     return {name: _with_keys(table, keys, hashes) for name, table in found.items()}
+
+
+def unfit_blocks(tables: Mapping[str, pa.Table]) -> list[int]:
+    """The numbers of blocks whose header has a time or an amount of gas beyond its column, which is null there."""
+    if _BLOCKS not in tables:
+        return []
+    blocks = tables[_BLOCKS]
+    nulls = [pc.is_null(blocks.column(name)) for name in _OF_EVERY_HEADER]
+    unfit = pc.and_(pc.is_valid(blocks.column("state_root")), reduce(pc.or_, nulls))
+    numbers: list[int] = blocks.column("number").filter(unfit).to_pylist()
+    return numbers
 
 
 def _with_keys(table: pa.Table, keys: pa.Table, hashes: pa.Array) -> pa.Table:

@@ -110,8 +110,8 @@ class UpdateFeed:
         return self.consumer.connected
 
     def awaited(self) -> list[str]:
-        """Texts about the blocks that the chain waits for, lowest first."""
-        return [str(one) for one in self.consumer.awaited]
+        """Texts about open transactions that hide records, and about the blocks that the chain waits for."""
+        return [str(one) for one in (*self.consumer.open_transactions(), *self.consumer.awaited)]
 
     def close(self) -> None:
         """End the thread and release the connection."""

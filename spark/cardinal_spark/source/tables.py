@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cardinal.protocols.streams.payload import PathMap, Payload
-from cardinal.protocols.streams.types import path_bytes
+from cardinal.protocols.streams.payload import Payload
 from cardinal_spark.rows import (
     KEY_ARROW,
     RAW_ARROW,
@@ -44,7 +43,6 @@ EVENTS_ARROW: Final = pa.schema(
 PAYLOAD_ARROW: Final = pa.schema([*KEY_ARROW, ("path", pa.string()), ("raw_path", pa.binary()), ("value", pa.binary())])
 
 _BATCH_BYTES: Final = 8 << 20
-_MICROSECONDS: Final = 1_000_000
 _EVM: Final = "evm"
 
 
@@ -209,13 +207,11 @@ def time_path(app: AppSpec, block_hash: bytes) -> str | None:
 
 
 def block_time(app: AppSpec, payload: Payload) -> int | None:
-    """A block's own time, microseconds since 1970; None where the application has none."""
+    """A block's own time, microseconds since 1970; None where the application has none, or it fits no column."""
     path = time_path(app, payload.hash)
     value = None if path is None else payload.updates.get(path)
-    if path is None or value is None:
+    if value is None:
         return None
-    from cardinal.apps.evm import decode  # noqa: PLC0415 - the extra of one application
+    from cardinal.apps.evm.times import header_time  # noqa: PLC0415 - of one application
 
-    only = PathMap({path_bytes(path): value})
-    header = decode(Payload(payload.number, payload.hash, payload.parent, payload.weight, only)).header
-    return None if header is None else header.timestamp * _MICROSECONDS
+    return header_time(value)

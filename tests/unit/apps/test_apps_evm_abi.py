@@ -10,7 +10,7 @@ from typing import Any
 
 import eth_abi.abi as reference
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cardinal.apps.evm import decode
@@ -252,6 +252,140 @@ def test_without_its_library_the_package_names_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "[abi]" in done.stdout
+
+
+# --- encodings that are not canonical ---
+
+
+LIDO = "event NodeOperatorAdded(uint256 id, string name, address rewardAddress, uint64 stakingLimit)"
+NOTE = (
+    "event LogNote(bytes4 indexed sig, address indexed guy, bytes32 indexed foo, bytes32 indexed bar, uint256 wad, "
+    "bytes fax) anonymous"
+)
+ADDED = "event Added(uint256 id, string name)"
+
+
+def words(*numbers: int) -> bytes:
+    return b"".join(map(topic, numbers))
+
+
+def test_a_string_without_padding_is_read_as_lido_wrote_it() -> None:
+    # mainnet, block 17,885,248, log 10 (ApeWorX/ape#1604)
+    data = words(30, 128, 0x5A8B929EDBF3CE44526465DD2087EC7EFB59A561, 0, 11) + b"Launchnodes"
+    found = got(Abi.from_signatures([LIDO]).log(log([from_text(LIDO).topic], data)))
+    assert (found["id"], found["name"], found["stakingLimit"], found.exact) == (30, "Launchnodes", 0, False)
+
+
+def test_an_anonymous_note_with_unpadded_calldata_is_read() -> None:
+    signature, fax = b"\x1a\x0b\x28\x7e", bytes(range(68))
+    topics = [signature + bytes(28), topic(5), topic(6), topic(7)]
+    abi = Abi.from_signatures([NOTE])
+    found = got(abi.log(log(topics, words(0, 64, 68) + fax)))
+    assert (found.name, found["sig"], found["fax"], found.exact) == ("LogNote", signature, fax, False)
+    guess = raw(abi.log(log([topic(9), *topics[1:]], words(0, 64, 68) + fax)))  # any word has four first bytes
+    assert guess.reason.startswith("no event of the ABI has this topic, and no anonymous one fits: ")
+    assert [known.name for known in guess.candidates] == ["LogNote"]
+
+
+def test_bits_that_a_type_does_not_have_are_left_out() -> None:
+    # mainnet, 0xfc70289a…38c9 (eth-abi#116), and BSC, 0x0d7b5fe7…2bc1 (ethers.js#4427): both were executed
+    seller = "cancel(bytes16,address,address,uint256,uint16)"
+    ids = bytes.fromhex("3039616566623164303162643464343438333039393266386631323132303631") + words(1, 2, 3, 100)
+    found = got(Abi.from_signatures([seller]).input(from_text(seller).selector + ids))
+    assert (found.arguments[0].value, found.exact) == (b"09aefb1d01bd4d44", False)
+    sent = bytes.fromhex("a9059cbb00000000000000000000017cc8538c41ab04558d9a2994b98765a6d2f6d13500") + topic(500)
+    assert got(Abi.from_signatures(["transfer(address to,uint256)"]).input(sent))["to"] == "0x" + sent[16:36].hex()
+    flag = "event Set(bool indexed on, bool off)"
+    found = got(Abi.from_signatures([flag]).log(log([from_text(flag).topic, topic(2)], topic(0))))
+    assert (found["on"], found["off"], found.exact) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "why"),
+    [
+        ("E(uint8)", words(300), "is no uint8"),
+        ("E(int8)", words(255), "is no int8"),
+        ("E(address)", bytes(b"\7" * 20) + bytes(12), "is no address"),  # at the wrong end
+        ("E(address)", b"\xff" * 32, "is no address"),  # -1
+        ("E(bytes4)", bytes(28) + b"\7" * 4, "is no bytes4, or one at the wrong end"),
+        ("E(uint256)", b"\1" * 31, "the data ends within a value of the type uint256"),
+        ("E(string)", words(32, 12) + b"hello world", "the data ends within a value of the type string"),
+        ("E(string)", words(64), "the data ends within an offset or a length"),
+        ("E(uint256[])", words(32, 2**255, 1), "the data ends within a value of the type uint256[]"),
+        ("E(uint256,string)", words(1), "the data ends within an offset or a length"),
+    ],
+)
+def test_an_encoding_with_two_meanings_or_none_is_kept_with_the_reason(event: str, data: bytes, why: str) -> None:
+    kept = raw(Abi.from_signatures([f"event {event}"]).log(log([from_text(f"event {event}").topic], data)))
+    assert kept.reason.startswith("the log does not fit its event: ")
+    assert why in kept.reason
+
+
+def test_a_log_of_another_layout_names_both_numbers() -> None:
+    kept = raw(Abi.from_signatures([ERC20]).log(log([TRANSFER, topic(1), topic(2), topic(3)])))
+    assert kept.reason == "the log does not fit its event: it has 3 indexed values, and Transfer has 2"
+
+
+def test_a_canonical_reading_wins_over_any_other() -> None:
+    twins = ["event Pair(address indexed a, uint256 b)", "event Pair(address a, uint256 indexed b)"]
+    first = from_text(twins[0]).topic
+    found = got(Abi.from_signatures(twins).log(log([first, topic(5)], b"\7" * 32)))
+    assert (found["a"], found.exact) == ("0x" + "00" * 19 + "05", True)
+    both = raw(Abi.from_signatures(twins).log(log([first, b"\7" * 32], b"\7" * 32)))
+    assert both.reason == "several signatures fit it"
+
+
+def test_rows_say_whether_the_encoding_is_canonical() -> None:
+    named = "event Named(string name)"
+    first = from_text(named).topic
+    logs = (
+        Log(0, 0, bytes(20), (first,), words(32, 3) + b"abc" + bytes(29)),
+        Log(0, 1, bytes(20), (first,), words(32, 3) + b"\xff\xd8\xff" + bytes(29)),
+        Log(0, 2, bytes(20), (first,), b""),
+    )
+    payload = Block(1, 5, HASH, bytes(32), 5, logs=logs).encode()
+    rows = decoded_frames([payload], Abi.from_signatures([named]), tables=["decoded_logs"])["decoded_logs"].to_pylist()
+    assert [row["strict"] for row in rows] == [True, False, None]
+    assert [json.loads(row["arguments"])[0]["value"] for row in rows[:2]] == ["abc", "0xffd8ff"]
+    assert rows[2]["reason"] == "the log does not fit its event: the data ends within an offset or a length"
+
+
+@given(st.lists(TYPES, max_size=3), st.binary(max_size=70), st.data())
+@settings(max_examples=examples(150), deadline=None)
+def test_a_tail_without_padding_has_the_same_values(types: list[str], tail: bytes, data: st.DataObject) -> None:
+    values = [data.draw(VALUES[kind]) for kind in types]
+    text = f"event f({','.join([*types, 'bytes'])})"
+    whole = reference.encode([*types, "bytes"], [*values, tail])
+    short = whole[: len(whole) - -len(tail) % 32]
+    found = got(Abi.from_signatures([text]).log(log([from_text(text).topic], short)))
+    assert [argument.value for argument in found.arguments] == [*values, tail]
+    assert found.exact == (short == whole)
+
+
+@given(st.integers(1, 2**96 - 2), st.binary(min_size=20, max_size=20), st.binary(min_size=4, max_size=4))
+@settings(max_examples=examples(100), deadline=None)
+def test_bits_around_a_value_change_nothing_but_the_mark(bits: int, who: bytes, mark: bytes) -> None:
+    text = "event f(address indexed who, bytes4 mark, address[] more)"
+    high = bits.to_bytes(12, "big")
+    data = mark + high + bytes(16) + words(64, 1) + bytes(12) + who
+    assume(any(who[8:]) and any(mark) and min(high) < 255)
+    found = got(Abi.from_signatures([text]).log(log([from_text(text).topic, high + who], data)))
+    assert (found["who"], found["mark"], found["more"]) == ("0x" + who.hex(), mark, ("0x" + who.hex(),))
+    assert not found.exact
+
+
+@given(st.lists(TYPES, min_size=1, max_size=3), st.lists(st.binary(min_size=32, max_size=32), max_size=3), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_any_log_is_decoded_or_kept_with_a_reason(types: list[str], topics: list[bytes], data: st.DataObject) -> None:
+    word = st.one_of(st.binary(min_size=32, max_size=32), st.sampled_from([0, 32, 64, 96, 2**255]).map(topic))
+    content = b"".join(data.draw(st.lists(word, max_size=8))) + data.draw(st.binary(max_size=31))
+    names = [f"{kind} indexed" if data.draw(st.booleans()) else kind for kind in types]
+    event = f"event f({','.join(names)})"
+    abi = Abi.from_signatures([event, f"event g({','.join(names)}) anonymous"])
+    for first in ([from_text(event).topic], []):
+        found = abi.log(log([*first, *topics], content))
+        assert found.data == content
+        assert isinstance(found, Decoded) or found.reason
 
 
 # --- logs and inputs by name as tables: a row for each, whether it could be decoded or not ---

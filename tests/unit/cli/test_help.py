@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import click
@@ -10,10 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from cardinal.cli.main import cardinal
+from cardinal.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+main = sys.modules["cardinal.cli.main"]  # the package's name of the same is the function
 NAMES = cardinal.list_commands(click.Context(cardinal))
 
 
@@ -46,6 +51,48 @@ def test_the_list_of_commands_has_whole_summaries_and_names_completion() -> None
     assert "..." not in shown.partition("Commands:")[2]
     assert 'eval "$(_CARDINAL_COMPLETE=bash_source cardinal)"' in shown
     assert all(f"  {name} " in shown for name in NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(main._SUMMARIES))
+def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
+    command = cardinal.get_command(click.Context(cardinal), name)
+    assert command is not None
+    assert command.get_short_help_str(200) == main._SUMMARIES[name]
+
+
+def test_help_and_the_completion_of_names_load_no_command() -> None:
+    script = (
+        "import sys\nfrom click.testing import CliRunner\nfrom cardinal.cli.main import cardinal\n"
+        "assert CliRunner().invoke(cardinal, ['--help']).exit_code == 0\n"
+        "words = {'_CARDINAL_COMPLETE': 'bash_complete', 'COMP_WORDS': 'cardinal ', 'COMP_CWORD': '1'}\n"
+        "assert 'serve' in CliRunner(env=words).invoke(cardinal, prog_name='cardinal').stdout\n"
+        "print([name for name in sys.modules if name.startswith(('cardinal.cli.', 'cardinal.server', 'pyspark'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['cardinal.cli.logs', 'cardinal.cli.stopping', 'cardinal.cli.main']"
+
+
+class Point(SimpleNamespace):
+    """Entry point of a command that cannot be loaded."""
+
+    def load(self) -> click.Command:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (MissingExtraError("Flying", "wings"), "(needs the extra 'wings')"),
+        (ImportError("No module named 'feathers'"), "(cannot be imported: No module named 'feathers')"),
+    ],
+)
+def test_a_command_that_cannot_be_loaded_is_listed(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, shown: str
+) -> None:
+    monkeypatch.setattr(main, "entry_points", lambda group: [Point(name="fly", group=group, error=error)])
+    done = CliRunner().invoke(cardinal, ["--help"])
+    assert done.exit_code == 0
+    assert re.search(rf"fly +{re.escape(shown)}", done.stdout)
 
 
 def test_completion_offers_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from cardinal_connectors.ethereum.chain.blocks import BlockHeader, ChainMovedErr
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
 from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
 from cardinal_connectors.ethereum.nodes.health import PoolHealth
+from cardinal_connectors.ethereum.nodes.locate import locate
 from cardinal_connectors.ethereum.rpc.client import RpcClient
 from cardinal_connectors.ethereum.rpc.json_stream import JsonFrames
 from cardinal_connectors.ethereum.rpc.rate import FORGETS, STEPS, BatchSize, RateLimit
@@ -430,3 +431,33 @@ def test_a_difficulty_is_added_up_over_headers_of_one_chain_alone(branches: tupl
         return
     with pytest.raises(ChainMovedError, match="during the sum of its difficulties"):
         asyncio.run(totals.of(of_branch(HEAD, 0)))
+
+
+class Headers:
+    """Fetcher of a chain's headers by number, with these timestamps."""
+
+    def __init__(self, *timestamps: int) -> None:
+        self.headers = [
+            BlockHeader(hex(number), f"0x{number:064x}", f"0x{number:064x}", timestamp=hex(timestamp))
+            for number, timestamp in enumerate(timestamps)
+        ]
+
+    async def header(self, name: int | str) -> BlockHeader | None:
+        return self.headers[-1 if isinstance(name, str) else name]
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_a_block_is_located_by_time_in_any_unit(unit: int) -> None:
+    chain = Headers(0, *(second * unit for second in range(1_700_000_000, 1_700_000_009)))
+    found = [
+        asyncio.run(locate(chain, text))  # type: ignore[arg-type] # the part that is used
+        for text in ("2023-11-14T22:13:20Z", "2023-11-14T22:13:25Z", "2023-11-14T22:13:25.1Z", "1970-01-01")
+    ]
+    assert found == [1, 6, 7, 0]
+    with pytest.raises(NodeAnswerError, match="no block at or after"):
+        asyncio.run(locate(chain, "2023-11-14T22:13:29Z"))  # type: ignore[arg-type] # the same
+
+
+def test_a_time_that_no_calendar_has_is_after_all_others() -> None:
+    chain = Headers(0, 1_700_000_000, 2**70)
+    assert asyncio.run(locate(chain, "2024-01-01")) == 2  # type: ignore[arg-type] # the part that is used

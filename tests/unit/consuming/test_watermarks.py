@@ -130,7 +130,7 @@ class Server:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        self.requests: list[Future[Marks]] = []
+        self.requests: list[Future[tuple[Marks, Mapping[Partition, int]]]] = []
         monkeypatch.setattr(module, "run_in_thread", self.request)
         for each in (health, module):
             monkeypatch.setattr(each, "time", SimpleNamespace(monotonic=lambda: self.now))
@@ -145,10 +145,13 @@ class Server:
         """Those of the opening; of later ones the future is the test's."""
         return {A: (0, 0)}
 
+    def uncommitted_ends(self) -> Mapping[Partition, int]:
+        return {}
+
     def positions(self) -> Mapping[Partition, int]:
         return {A: 0}
 
-    def request(self, *_: object) -> Future[Marks]:
+    def request(self, *_: object) -> Future[tuple[Marks, Mapping[Partition, int]]]:
         self.requests.append(Future())
         return self.requests[-1]
 
@@ -158,8 +161,11 @@ class Server:
         self.health.look(positions or {A: 0})
         self.health.delivered()
 
-    def answers(self, end: int) -> None:
-        self.requests[-1].set_result({A: (0, end)})
+    def hiding(self) -> set[Partition]:
+        return {*self._watermarks.hiding.for_long()}
+
+    def answers(self, end: int, hidden: int = 0) -> None:
+        self.requests[-1].set_result(({A: (0, end)}, {A: end + hidden}))
 
 
 @pytest.fixture
@@ -244,3 +250,28 @@ def test_the_ends_are_refreshed_while_nobody_reads(server: Server) -> None:
     assert (len(server.requests), server.health.lag, server.health.lag_seconds) == (1, 7, 0.0)
     server.now += 60.0
     assert server.health.lag_seconds == 60.0
+
+
+def test_records_behind_an_open_transaction_lag_until_it_ends(server: Server) -> None:
+    server.after(2.0)
+    server.answers(5, hidden=3)
+    server.after(0.1, {A: 5})
+    assert (server.health.lag, server.health.lags) == (3, False)
+    assert server.hiding() == set(), "of a producer of ours, until it takes too long"
+    for _ in range(6):
+        server.after(2.0, {A: 5})
+        server.answers(5, hidden=7)
+    assert (server.health.lag, server.health.lags) == (7, True)
+    assert server.hiding() == {A}
+    server.after(2.0, {A: 5})
+    server.answers(12)
+    server.after(0.1, {A: 12})
+    assert (server.health.lag, server.health.lags, server.hiding()) == (0, False, set())
+
+
+def test_transactions_that_follow_each_other_are_not_one_that_hangs(server: Server) -> None:
+    for end in range(0, 40, 2):
+        server.after(2.0, {A: end})
+        server.answers(end + 1, hidden=1)
+        assert server.hiding() == set()
+        assert not server.health.lags

@@ -356,3 +356,32 @@ def test_a_bridge_whose_own_parent_is_missing_waits_and_is_reported() -> None:
     assert orderer.state_of(h("2a")) == "abandoned"
     (update,) = orderer.receive(header("1a", "0r", 1))
     assert shape(update) == "+1a+?2a+3a"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "text"),
+    [
+        ("open", "", "lacks its Batch"),
+        ("unknown", "", "is not on the topics"),
+        ("complete", "", "is complete"),
+        ("delivered", "", "is delivered"),
+        ("delivered without its content", "", "is delivered without its content"),
+        ("removed", "", "is removed"),
+        ("on a side branch", "", "is on a side branch"),
+        ("abandoned", "its messages are not on the topics", "is abandoned: its messages are not on the topics"),
+        ("complete, in a reorg channel", "", "is complete, in a reorg channel"),
+    ],
+)
+def test_the_text_of_an_explanation_is_that_of_its_state(state: str, reason: str, text: str) -> None:
+    explanation = Explanation(h("3a"), 3, state, missing_batch=state == "open", reason=reason)
+    assert str(explanation) == f"block 3 (0x{h('3a').hex()}) {text}"
+
+
+def test_the_texts_of_blocks_that_were_delivered_and_removed_name_it() -> None:
+    stream = Stream(start=ROOT)
+    stream.publish(line("a", 1, 2, "0r"))
+    stream.read()
+    stream.publish(line("b", 2, 3, "1a"))
+    stream.read()
+    assert str(stream.follower.explain(h("3b"))).endswith(") is delivered")
+    assert str(stream.follower.explain(h("2a"))).endswith(") is removed")

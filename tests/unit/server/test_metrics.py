@@ -110,7 +110,8 @@ def test_a_lake_reports_its_position_and_what_it_waits_for() -> None:
     numbers.set_head(39, 43)
     assert value("cardinal_lake_head") == 39
     numbers.batch(BatchStatus(0, 40, 0.7, 44, 40, "0xaa"))
-    numbers.batch(BatchStatus(1, 2, 0.3, 46, 40, "0xab"))
+    numbers.batch(BatchStatus(1, 2, 0.3, 46, 40, "0xab", 2))
+    assert value("cardinal_lake_unfit_blocks_total") == 2
     numbers.progress({"sources": [{"latestOffset": READING}]})
     assert {name: value(f"cardinal_lake_{name}") for name in ("head", "seq", "blocks_total", "batch_seconds_sum")} == {
         "head": 40,

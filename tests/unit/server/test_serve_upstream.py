@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cardinal.consuming import watermarks
 from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolError, TransportError
+from cardinal.server.serve import upstream as upstreams
 from cardinal.server.serve.upstream import POLL_BYTES, Upstream
 from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.testing._memory_source import MemorySource
+from cardinal.transports.base import OpenTransaction
 from waiting import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cardinal.protocols.streams.types import Record
+    from cardinal.protocols.streams.types import Partition, Record
 
 APP = ChainGenerator().application
 TOPICS = (APP.default_topic,)
@@ -108,3 +111,39 @@ def test_a_poll_is_bounded_by_the_size_of_records_from_the_first_one_on(
     (source,) = asyncio.run(run())
     assert source.most <= POLL_BYTES + 2 * size
     assert source.most > POLL_BYTES // 8
+
+
+class Hiding(MemorySource):
+    """Has a record behind an open transaction, as long as the test says so."""
+
+    def __init__(self, broker: MemoryBroker) -> None:
+        super().__init__(broker, TOPICS)
+        self.hides = True
+
+    def uncommitted_ends(self) -> dict[Partition, int]:
+        return {tp: high + self.hides for tp, (_, high) in self.watermarks().items()}
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        return [OpenTransaction(*tp, end - 1, 1) for tp, end in self.uncommitted_ends().items()] if self.hides else []
+
+
+def test_a_transaction_that_hides_records_from_all_clients_is_named_until_it_ends(
+    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstreams, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(watermarks, "_TRANSACTION_SECONDS", 0.0)
+    source = Hiding(broker)
+
+    async def run() -> str:
+        upstream = Upstream(TOPICS, lambda _: source, ring_bytes=1)
+        await upstream.open()
+        try:
+            await until_async(lambda: "behind an open transaction" in upstream.waits_for)
+            waits = upstream.waits_for
+            source.hides = False
+            await until_async(lambda: not upstream.waits_for)
+        finally:
+            await asyncio.wrap_future(upstream.close())
+        return waits
+
+    assert f"1 records of {APP.default_topic}:0 from offset " in asyncio.run(run())

@@ -12,19 +12,21 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
-from cardinal.apps.evm import frames
+from cardinal.apps.evm import frames, rlp
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
+from cardinal.protocols.streams.payload import Payload
 from cardinal_connectors.dev import DevSettings
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact
+from cardinal_spark.lake.opened import OpenTables
 from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.lake.typed import append_schemas, typed_rows
-from cardinal_spark.rows import AppSpec, payload_content
+from cardinal_spark.rows import AppSpec, payload_content, row_payload
 from cardinal_spark.testing import commit_batch, image, image_of, payload_row
 from dev_rows import DevRows
 from evm_typed import OTHER, address, block_of, call, wish
@@ -326,3 +328,36 @@ def test_lists_of_structures_come_out_of_a_lake_as_they_went_in(tmp_path: Path, 
         {"at": 1, "authority": address(OTHER), "touched": 1, "keys": keys},
         {"at": 2, "authority": None, "touched": 0, "keys": None},
     ]
+
+
+def test_numbers_that_no_column_holds_are_null_counted_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    location, opened = LakeLocation.of(str(tmp_path / "lake")), OpenTables()
+    app = AppSpec("evm", {"chain_id": 1}).text()
+    headers = [{"timestamp": 1_761_317_324_396_005_796}, {"timestamp": 2**70}, {"gas_limit": 2**64}, {}]
+    rows = [payload_row(header_block(number, **header), app, number) for number, header in enumerate(headers, 1)]
+    states = [commit_batch(location, [[row]], opened=opened) for row in rows]
+    assert [state.unfit for state in states if state is not None] == [0, 1, 1, 0]
+    blocks = read(location.root, "current_blocks").sort_by("number").to_pylist()
+    assert [block["timestamp"] and block["timestamp"].year for block in blocks] == [2025, None, 2023, 2023]
+    assert [block["gas_limit"] for block in blocks] == [30, 30, None, 30]
+    kept = read(location.root, "payload").sort_by("_seq").to_pylist()
+    assert [entry["value"] for entry in kept] == [
+        header for row in rows for header in row_payload(row).updates.values()
+    ]
+    logged = [record.getMessage() for record in caplog.records if "no column holds" in record.getMessage()]
+    why = (
+        "block 2 has a time or an amount of gas that no column holds: it is null in the tables, and whole in payload; "
+        "such blocks of this batch: 1; further ones are counted only"
+    )
+    assert logged == [why]
+
+
+def header_block(number: int, *, timestamp: int = 1_700_000_000, gas_limit: int = 30) -> Payload:
+    """A block of a header alone."""
+    one = bytes(31) + bytes((number,))
+    numbers = [rlp.minimal_bytes(value) for value in (1, number, gas_limit, 1, timestamp)]
+    header = rlp.encode([one, one, bytes(20), one, one, one, bytes(256), *numbers, b"", one, bytes(8)])
+    parent = bytes(31) + bytes((number - 1,))
+    return Payload(number, one, parent, number, {f"c/1/b/{one.hex()}/h": header})

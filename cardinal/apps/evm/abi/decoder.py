@@ -9,12 +9,12 @@ Rules:
 1. Every result includes its input bytes.
 2. Signatures that share a selector or topic (overloads, or two standards with one name) are distinguished by the
    number of topics, and by whether the data decodes and encodes to the same bytes. If several still fit, the result is
-   :class:`Undecoded`.
+   :class:`Undecoded`. Encodings that are not canonical (:mod:`.values`) are tried where no canonical one fits.
 3. An indexed value of a dynamic type is in the log only as its hash: :class:`TopicHash`.
-4. Data whose parts refer to each other repeatedly is not decoded: a few kilobytes would become gigabytes.
-5. Anonymous events are tried only where no named one has the first topic.
+4. Anonymous events are tried only where no named one has the first topic.
 
-Numbers are ``int``, addresses ``0x`` text in lower case, bytes ``bytes``, arrays and structures tuples (eth-abi).
+Numbers are ``int``, addresses ``0x`` text in lower case, bytes ``bytes``, arrays and structures tuples (eth-abi). A
+string that is not UTF-8 is ``bytes``.
 """
 
 from __future__ import annotations
@@ -24,49 +24,16 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from cardinal.apps.evm.model.block import Log, Transaction
-from cardinal.errors import MissingExtraError
 
 from .signatures import Parameter, Signature, from_json, from_text
-
-try:
-    from eth_abi.codec import ABICodec
-    from eth_abi.decoding import ContextFramesBytesIO
-    from eth_abi.exceptions import DecodingError, EncodingError
-    from eth_abi.registry import registry
-except ImportError as absent:  # pragma: no cover - the development environment has every extra
-    raise MissingExtraError("Decoding by an ABI", "abi") from absent
+from .values import Form, MisfitError, values_of
 
 __all__ = ["Abi", "Argument", "Decoded", "Signature", "TopicHash", "Undecoded"]
 
 _SELECTOR: Final = 4
-_READINGS: Final = 8
-_LEAST: Final = 4096
-
-
-class _Bounded(ContextFramesBytesIO):
-    """Reader with a bound on the bytes read.
-
-    Encoders write every part once, and the library reads it up to three times; more reads mean repeated references.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(data)  # type: ignore[no-untyped-call] # eth-abi leaves it untyped
-        self._budget = _READINGS * len(data) + _LEAST
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read like any file; DecodingError beyond the bound."""
-        data = super().read(size)
-        self._budget -= len(data)
-        if self._budget < 0:
-            raise DecodingError("the data refers to the same parts repeatedly")
-        return data
-
-
-class _Codec(ABICodec):
-    stream_class = _Bounded
-
-
-_CODEC: Final = _Codec(registry)
+_NAMED: Final = (Form.PADDED, Form.ANY)
+_ANONYMOUS: Final = (Form.PADDED, Form.UNPADDED)
+"""Forms that are tried, one after the other. An anonymous event is not guessed: any word would fit an ``address``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +62,7 @@ class Decoded:
         arguments: in the signature's order.
         data: decoded bytes: a log's data, or the complete input.
         topics: a log's topics.
-        exact: whether encoding the arguments gives the data; inputs may have trailing bytes.
+        exact: whether encoding the arguments gives the data and the topics, as ``strict`` in the tables.
 
     """
 
@@ -157,17 +124,21 @@ class Abi:
 
     def log(self, log: Log) -> Decoded | Undecoded:
         """Decode a log."""
-        matching = self._events.get(log.topics[0], ()) if log.topics else ()
-        result = _best([_event(signature, log.topics[1:], log) for signature in matching], matching)
-        if isinstance(result, Decoded) or result:
-            return result if isinstance(result, Decoded) else _ambiguous(result, log.data, log.topics)
-        result = _best([_event(signature, log.topics, log) for signature in self._anonymous], self._anonymous)
+        named = self._events.get(log.topics[0], []) if log.topics else []
+        signatures, topics, forms = (
+            (named, log.topics[1:], _NAMED) if named else (self._anonymous, log.topics, _ANONYMOUS)
+        )
+        result, misfits = _best(lambda one, form: _event(one, topics, log, form), signatures, forms)
         if isinstance(result, Decoded):
             return result
         if result:
             return _ambiguous(result, log.data, log.topics)
-        why = "no event of the ABI has this topic" if not matching else "the log does not fit its event"
-        return Undecoded(why, log.data, log.topics, tuple(matching))
+        if named:
+            reason = "the log does not fit its event"
+        else:
+            reason = "no event of the ABI has this topic" if log.topics else "the log has no topic, and names no event"
+            reason += ", and no anonymous one fits" if misfits else ""
+        return Undecoded(_because(reason, misfits), log.data, log.topics, tuple(signatures))
 
     def input(self, data: bytes | Transaction) -> Decoded | Undecoded:
         """Decode a call: its input, or the transaction that makes it."""
@@ -180,13 +151,13 @@ class Abi:
         if len(data) < _SELECTOR:
             return Undecoded("the input names no function", data)
         matching = self._functions.get(data[:_SELECTOR], ())
-        result = _best([_call(signature, data) for signature in matching], matching)
+        result, misfits = _best(lambda one, form: _call(one, data, form), matching, _NAMED)
         if isinstance(result, Decoded):
             return result
         if result:
             return _ambiguous(result, data)
-        why = "no function of the ABI has this selector" if not matching else "the input does not fit its function"
-        return Undecoded(why, data, candidates=tuple(matching))
+        reason = "the input does not fit its function" if matching else "no function of the ABI has this selector"
+        return Undecoded(_because(reason, misfits), data, candidates=tuple(matching))
 
 
 def _by(key: Callable[[Signature], bytes], signatures: Iterable[Signature]) -> dict[bytes, list[Signature]]:
@@ -196,61 +167,60 @@ def _by(key: Callable[[Signature], bytes], signatures: Iterable[Signature]) -> d
     return result
 
 
-def _best(tried: Sequence[Decoded | None], signatures: Sequence[Signature]) -> Decoded | list[Signature]:
-    """The only match, or the signatures of all matches; exact matches win over others."""
-    fitting = [result for result in tried if result is not None]
-    exact = [result for result in fitting if result.exact]
-    best = exact or fitting
-    if len(best) == 1:
-        return best[0]
-    fit = {result.signature for result in best}
-    return [signature for signature in signatures if signature in fit]
+def _best(
+    attempt: Callable[[Signature, Form], Decoded], signatures: Sequence[Signature], forms: Iterable[Form]
+) -> tuple[Decoded | list[Signature], list[str]]:
+    """The only match, or the signatures of all matches; exact ones win over others. And the reasons of all misfits."""
+    why: dict[str, None] = {}
+    for form in forms if signatures else ():
+        fitting: list[Decoded] = []
+        why.clear()
+        for signature in signatures:
+            try:
+                fitting.append(attempt(signature, form))
+            except MisfitError as error:
+                why[str(error)] = None
+        best = [result for result in fitting if result.exact] or fitting
+        if len(best) == 1:
+            return best[0], []
+        if best:
+            return [result.signature for result in best], []
+    return [], list(why)
+
+
+def _because(reason: str, misfits: Iterable[str]) -> str:
+    return ": ".join(filter(None, (reason, "; ".join(misfits))))
 
 
 def _ambiguous(signatures: Sequence[Signature], data: bytes, topics: tuple[bytes, ...] = ()) -> Undecoded:
     return Undecoded("several signatures fit it", data, topics, tuple(signatures))
 
 
-def _event(signature: Signature, topics: tuple[bytes, ...], log: Log) -> Decoded | None:
-    """Decode a log by one event; ``topics`` are those of the indexed parameters."""
+def _event(signature: Signature, topics: tuple[bytes, ...], log: Log, form: Form) -> Decoded:
+    """Decode a log by one event; ``topics`` are those of the indexed parameters. Raises MisfitError."""
     indexed = [parameter for parameter in signature.parameters if parameter.indexed]
     if len(indexed) != len(topics):
-        return None
-    plain = _values([parameter for parameter in signature.parameters if not parameter.indexed], log.data)
-    indexed_values = [_topic(parameter, topic) for parameter, topic in zip(indexed, topics, strict=True)]
-    if plain is None or None in indexed_values:
-        return None
-    values, exact = plain
-    rest, hashed = iter(values), iter(indexed_values)
+        raise MisfitError(f"it has {len(topics)} indexed values, and {signature.name} has {len(indexed)}")
+    plain = [parameter.type for parameter in signature.parameters if not parameter.indexed]
+    values, exact = values_of(plain, log.data, form)
+    matched = [_topic(parameter, topic, form) for parameter, topic in zip(indexed, topics, strict=True)]
+    rest, hashed = iter(values), iter([value for value, _ in matched])
     arguments = tuple(
         Argument(each.name, each.type, next(hashed) if each.indexed else next(rest), each.indexed)
         for each in signature.parameters
     )
-    return Decoded(signature, arguments, log.data, log.topics, exact)
+    return Decoded(signature, arguments, log.data, log.topics, exact and all(each for _, each in matched))
 
 
-def _topic(parameter: Parameter, topic: bytes) -> Any:  # noqa: ANN401 -- depends on the type of the parameter
-    """Value of an indexed parameter; None where the topic does not fit its type."""
+def _topic(parameter: Parameter, topic: bytes, form: Form) -> tuple[Any, bool]:
+    """Value of an indexed parameter, and whether it encodes to the topic. Raises MisfitError."""
     if parameter.dynamic:
-        return TopicHash(topic)
-    result = _values([parameter], topic)
-    return None if result is None or not result[1] else result[0][0]
+        return TopicHash(topic), True
+    values, exact = values_of([parameter.type], topic, form)
+    return values[0], exact
 
 
-def _call(signature: Signature, data: bytes) -> Decoded | None:
-    result = _values(signature.parameters, data[_SELECTOR:])
-    if result is None:
-        return None
-    values, exact = result
+def _call(signature: Signature, data: bytes, form: Form) -> Decoded:
+    values, exact = values_of([parameter.type for parameter in signature.parameters], data[_SELECTOR:], form)
     matching = zip(signature.parameters, values, strict=True)
     return Decoded(signature, tuple(Argument(each.name, each.type, value) for each, value in matching), data, (), exact)
-
-
-def _values(parameters: Sequence[Parameter], data: bytes) -> tuple[Sequence[Any], bool] | None:
-    """The values, and whether they encode to the same bytes; None where the data does not fit the types."""
-    types = [parameter.type for parameter in parameters]
-    try:
-        values = _CODEC.decode(types, data)
-        return values, _CODEC.encode(types, values) == data
-    except (DecodingError, EncodingError, UnicodeDecodeError, OverflowError):
-        return None

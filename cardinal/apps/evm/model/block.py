@@ -3,7 +3,7 @@
 Rules:
 
 1. Hashes and addresses are ``bytes`` (32 and 20), numbers ``int``; gas and prices are in gas and wei, a withdrawal's
-   amount in gwei, times in seconds since 1970 in UTC.
+   amount in gwei, times as the chain counts them (:mod:`cardinal.apps.evm.times`).
 2. A field that a block's fork or a transaction's type does not have is None, or empty where it is a sequence.
 3. ``encode`` builds the bytes from the fields alone, so equal bytes prove that decoding lost nothing.
 

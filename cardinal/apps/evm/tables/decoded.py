@@ -7,6 +7,8 @@ Rules:
 2. Arguments are JSON text, an array of ``{"name", "type", "value"}`` in the signature's order. Numbers in it are
    decimal text, so that no reader rounds them; bytes and addresses are ``0x`` text; an indexed value of a dynamic type
    is ``{"hash": "0x…"}``.
+   A string that is not UTF-8 is its bytes. Where the encoding is not canonical (:mod:`cardinal.apps.evm.abi.values`),
+   ``strict`` is false.
 3. The first columns, and ``block_date``, are those of every table (:mod:`.schemas`).
 4. A table of many rows has several chunks: rows are Python objects only until some thousands are collected.
 """
@@ -29,6 +31,7 @@ except ImportError as absent:  # pragma: no cover - the development environment 
 from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
 from cardinal.apps.evm.model.block import Block
 from cardinal.apps.evm.model.block_decoder import decode
+from cardinal.apps.evm.times import microseconds
 
 from .rows import day_of
 
@@ -41,6 +44,7 @@ _KEYS: Final = (
     pa.field("transaction_index", pa.int64(), nullable=False),
 )
 _DATE: Final = pa.field("block_date", pa.date32())
+_STRICT: Final = pa.field("strict", pa.bool_())
 _RESULT: Final = (
     pa.field("name", pa.string()),
     pa.field("signature", pa.string()),
@@ -57,6 +61,7 @@ SCHEMAS: Final = {
             pa.field("topics", pa.list_(pa.string()), nullable=False),
             pa.field("data", pa.string(), nullable=False),
             _DATE,
+            _STRICT,
         ]
     ),
     "decoded_inputs": pa.schema(
@@ -67,12 +72,12 @@ SCHEMAS: Final = {
             *_RESULT,
             pa.field("input", pa.string()),
             _DATE,
+            _STRICT,
         ]
     ),
 }
 """Columns of both tables."""
 
-_MICROSECONDS: Final = 1_000_000
 _CHUNK: Final = 16_384
 """Rows that are dictionaries at once."""
 
@@ -147,7 +152,7 @@ _COLUMNS_OF: Final[Mapping[str, Callable[[Block, Abi], Iterable[dict[str, Any]]]
 
 
 def _keys(block: Block, transaction: int) -> dict[str, Any]:
-    time = None if block.header is None else block.header.timestamp * _MICROSECONDS
+    time = None if block.header is None else microseconds(block.header.timestamp)
     return {
         "block_number": block.number,
         "block_hash": _text(block.hash),
@@ -157,12 +162,13 @@ def _keys(block: Block, transaction: int) -> dict[str, Any]:
     }
 
 
-def _result(block_rows: Decoded | Undecoded) -> dict[str, str | None]:
+def _result(block_rows: Decoded | Undecoded) -> dict[str, str | bool | None]:
     if isinstance(block_rows, Undecoded):
-        return {"name": None, "signature": None, "arguments": None, "reason": block_rows.reason}
+        return {"name": None, "signature": None, "arguments": None, "reason": block_rows.reason, "strict": None}
     arguments = [{"name": each.name, "type": each.type, "value": _plain(each.value)} for each in block_rows.arguments]
     text = json.dumps(arguments, ensure_ascii=False)
-    return {"name": block_rows.name, "signature": block_rows.signature.text, "arguments": text, "reason": None}
+    named = {"name": block_rows.name, "signature": block_rows.signature.text, "arguments": text}
+    return {**named, "reason": None, "strict": block_rows.exact}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 -- any ABI value

@@ -6,7 +6,8 @@ Rules:
 2. Rows are in the order of the payloads, and within a block in chain order.
 3. Missing parts are null: the transaction hash in a log of a payload without transactions, the size of a block whose
    payload has only the header. ``blocks`` has a row for every payload.
-4. A number that does not fit its column is an error, never a wrong number.
+4. A value that does not fit its column is never a wrong one: null where the column may be null (a header may hold any
+   number), else an error. Wide numbers as ``decimal`` are an error in any column: the caller chose the digits.
 5. Memory holds the tables and a few decoded blocks at a time, so a table of many rows has several chunks. Only the
    parts of a block that the requested tables need are decoded.
 
@@ -35,6 +36,7 @@ from .schemas import DIGITS, TABLES, schema, wide_columns
 __all__ = ["frames"]
 
 _WIDE_BYTES: Final = 32
+_LONG: Final = 2**63 - 1
 _CHUNK: Final = 8 << 20
 """Bytes of values that are decoded at once: as Python objects they take some ten times as much."""
 
@@ -95,6 +97,8 @@ def _batch(name: str, columns: pa.Schema, values: Columns, convert: Callable[[in
         try:
             if field.name in wide:
                 cells = [None if cell is None else convert(cell) for cell in cells]
+            elif field.nullable and pa.types.is_int64(field.type):
+                cells = [None if cell is None or cell > _LONG else cell for cell in cells]
             arrays.append(pa.array(cells, type=field.type))
         except (OverflowError, pa.ArrowInvalid):
             hint = "; choose integers='string' or 'binary'" if field.name in wide else ""

@@ -21,6 +21,7 @@ from cardinal.apps.evm.model.block import Block, Header, Transaction
 from cardinal.apps.evm.model.block_decoder import RAW
 from cardinal.apps.evm.model.transaction import Authorization, state_sync_hash
 from cardinal.apps.evm.model.transaction_types import BLOB, DEPOSIT, FIELDS, SET_CODE
+from cardinal.apps.evm.times import microseconds
 
 Columns: TypeAlias = dict[str, list[Any]]
 
@@ -44,8 +45,7 @@ _HEADER_NUMBERS: Final = (
     *("difficulty", "gas_limit", "gas_used", "base_fee_per_gas", "blob_gas_used", "excess_blob_gas", "slot_number"),
 )
 _NO_UNCLES: Final = keccak(b"\xc0")
-_MICROSECONDS: Final = 1_000_000
-_DAY: Final = 86_400 * _MICROSECONDS
+_DAY: Final = 86_400_000_000
 _TOPICS: Final = 4
 _SHORT: Final = 56
 _LIST: Final = 0xC0
@@ -90,7 +90,7 @@ def block_rows(block: Block, raw: Mapping[int, bytes]) -> BlockRows:
         block,
         raw,
         text(block.hash),
-        None if header is None else header.timestamp * _MICROSECONDS,
+        None if header is None else microseconds(header.timestamp),
         None if header is None else header.base_fee_per_gas,
         transactions,
         hashes,

@@ -3,7 +3,8 @@
 Rules:
 
 1. Every table begins with ``block_number``, ``block_hash`` and ``block_timestamp``.
-2. Hashes, addresses and data are text: ``0x`` and lower-case hex. Times are UTC with their zone.
+2. Hashes, addresses and data are text: ``0x`` and lower-case hex. Times are UTC with their zone; null
+   from the year 10000 on.
 3. Numbers of 256 bits (amounts, prices, difficulties) are *wide*: decimal text by default, a decimal of 38 digits or 32
    big-endian bytes by option; never a float. Every other number is a signed 64-bit one, except in authorizations, whose
    values are unbounded and therefore text.

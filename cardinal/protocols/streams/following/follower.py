@@ -249,6 +249,7 @@ class Follower:
         positions: Mapping[Partition, int],
         watermarks: Mapping[Partition, int] | None = None,
         *,
+        beyond: Mapping[Partition, int] | None = None,
         waited: bool = False,
         may_abandon: bool = True,
     ) -> Step:
@@ -258,6 +259,8 @@ class Follower:
             records: rows or records, in order within each partition.
             positions: the next offset of every partition that is read, after these records.
             watermarks: watermarks that were requested after a step that wanted them.
+            beyond: ends of partitions that may lie above these, where a message that nobody can read yet may be: behind
+                an open transaction. Only what lies nowhere below them is absent.
             waited: whether nothing came for long, or blocks below the start were waited for long enough.
             may_abandon: whether blocks that are proven absent may be abandoned now: not while their messages are
                 requested from a node or an archive.
@@ -277,16 +280,15 @@ class Follower:
         if self._waiting_at_opening is None and self._caught_up and not self.resuming:
             self._waiting_at_opening = self.orderer.waiting()
         # While resuming nothing is judged: re-read records may belong to blocks that were delivered long ago.
-        for block_hash in () if self.resuming else self._missing.proven(positions, watermarks):
+        proof = watermarks if watermarks is None or beyond is None else {**watermarks, **beyond}
+        for block_hash in () if self.resuming else self._missing.proven(positions, proof):
             self._judge_absent(block_hash, out, may_abandon=may_abandon)
         self._evicted.read(len(records))
         if self._rewind.is_back(positions):
             self._rewind.judge()
             self.reassembler.reread({}, ())
         waits = self.resuming or not self._caught_up
-        self._channel_events(
-            self._channels.progress(self._missing.completed, positions, watermarks, patient=waits), out
-        )
+        self._channel_events(self._channels.progress(self._missing.completed, positions, proof, patient=waits), out)
         return self._end_step(snapshot, out, self._rewound(positions, at_rest=not records, waited=waited))
 
     def supply(self, messages: Iterable[Routed]) -> Step:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import inf
 from typing import Final
 
+from cardinal.apps.evm.times import microseconds
 from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal_connectors.ethereum.chain.blocks import BlockHeader
 from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
 
 _HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def locate(fetcher: BlockFetcher, text: str) -> int:
@@ -37,7 +41,8 @@ async def locate(fetcher: BlockFetcher, text: str) -> int:
             f"a block is named by its number, its hash or a time such as 2022-01-13T22:00:00Z, not by {text[:70]!r}",
             setting="start",
         ) from None
-    return await _at(fetcher, int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()), text)
+    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH
+    return await _at(fetcher, since // timedelta(microseconds=1), text)
 
 
 async def _of_hash(fetcher: BlockFetcher, block_hash: bytes) -> int:
@@ -48,21 +53,22 @@ async def _of_hash(fetcher: BlockFetcher, block_hash: bytes) -> int:
     return header.height
 
 
-async def _at(fetcher: BlockFetcher, seconds: int, text: str) -> int:
-    """First block with a timestamp of at least ``seconds``, by bisection, since times rise with numbers."""
+async def _at(fetcher: BlockFetcher, moment: int, text: str) -> int:
+    """First block not before ``moment``, in microseconds since 1970, by bisection, since times rise with numbers."""
     head = await fetcher.header("latest")
-    if head is None or _time(head) < seconds:
+    if head is None or _time(head) < moment:
         raise NodeAnswerError(f"the node's chain has no block at or after {text} yet")
     low, high = 0, head.height
     while low < high:
         middle = (low + high) // 2
         header = await fetcher.header(middle)
-        if header is not None and _time(header) >= seconds:
+        if header is not None and _time(header) >= moment:
             high = middle
         else:  # a pruned node lacks the lowest blocks
             low = middle + 1
     return low
 
 
-def _time(header: BlockHeader) -> int:
-    return int(header.timestamp, 16)
+def _time(header: BlockHeader) -> float:
+    time = microseconds(int(header.timestamp, 16))
+    return inf if time is None else time

@@ -1,0 +1,106 @@
+"""The built wheel with no extra and with each one: its help, and a command of each.
+
+An environment is a folder of links to the distributions that the wheel requires, and to no others.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+PRODUCE = ("produce", "--producer-id", "a", "--from", "dev://?blocks=3&reorg-rate=0", "--to", "null://")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    if built.returncode:
+        pytest.skip(f"no wheel can be built here: {built.stderr.strip().splitlines()[-1]}")
+    (file,) = folder.glob("*.whl")
+    zipfile.ZipFile(file).extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def requirements(of: Distribution, extras: frozenset[str]) -> list[Requirement]:
+    """What a distribution requires here, with some extras."""
+    found = [Requirement(text) for text in of.requires or ()]
+    chosen = [{"extra": extra} for extra in (extras or {""})]
+    return [one for one in found if one.marker is None or any(one.marker.evaluate(each) for each in chosen)]
+
+
+def environment(wheel: Path, folder: Path, *extras: str) -> dict[str, str]:
+    """The variables of a Python that sees the wheel and what it requires."""
+    (metadata,) = wheel.glob("*.dist-info")
+    due = [(Distribution.at(metadata), frozenset(extras))]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while due:
+        of, wanted = due.pop()
+        if (of.metadata["Name"], wanted) in seen:
+            continue
+        seen.add((of.metadata["Name"], wanted))
+        for one in requirements(of, wanted):
+            own = one.name == "cardinal-streams"
+            due.append((of if own else distribution(one.name), frozenset(one.extras)))
+        for name in {file.parts[0] for file in of.files or () if file.parts[0] not in ("..", "__pycache__")}:
+            if not (folder / name).exists():
+                (folder / name).symlink_to(Path(str(of.locate_file(name))))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV"))}
+    return {**kept, "PYTHONPATH": str(folder)}
+
+
+def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
+    """`cardinal` with these arguments outside of the clone: its status, and what it printed."""
+    command = [sys.executable, "-S", "-m", "cardinal", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=variables, cwd=variables["PYTHONPATH"], timeout=120
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("extras", "arguments", "printed"),
+    [
+        ((), ("topics", "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500"), "no Kafka broker answered"),
+        ((), PRODUCE, "needs the extra 'evm': pip install 'cardinal-streams[evm]'"),
+        ((), ("serve", "--from", "kafka://127.0.0.1:1"), "needs the extra 'server'"),
+        ((), ("lake", "status", "nowhere"), "needs the extra 'spark'"),
+        (("evm",), PRODUCE, "4 blocks"),
+        (("abi",), ("topics", "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500"), "no Kafka broker answered"),
+        (("arrow",), ("topics", "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500"), "no Kafka broker answered"),
+        (("local",), ("broker", "status", "--data", "nowhere"), "no broker"),
+        (("spark",), ("lake", "status", "nowhere"), "there is no lake at"),
+        (("query",), ("lake", "query", "nowhere", "select 1"), "needs the extra 'spark'"),
+        (("ingest",), ("cluster", "keygen", "--help"), "Usage: cardinal cluster keygen"),
+        (("server",), ("serve", "--help"), "Usage: cardinal serve"),
+        (("evm", "server"), (*PRODUCE, "--metrics", "127.0.0.1:0"), "metrics at http://127.0.0.1:"),
+    ],
+)
+def test_help_and_a_command_work_with_these_extras(
+    wheel: Path, tmp_path: Path, extras: tuple[str, ...], arguments: tuple[str, ...], printed: str
+) -> None:
+    variables = environment(wheel, tmp_path, *extras)
+    for asked in (("--help",), (), ("--version",)):
+        status, text = run(variables, *asked)
+        assert (status, "error:" in text) == (2 if asked == () else 0, False), text
+    assert printed in run(variables, *arguments)[1]
+    status, text = run(
+        variables | {"_CARDINAL_COMPLETE": "bash_complete", "COMP_WORDS": "cardinal ", "COMP_CWORD": "1"}
+    )
+    assert (status, "plain,serve" in text) == (0, True)
+    words = {"_CARDINAL_COMPLETE": "bash_complete", "COMP_WORDS": "cardinal serve --", "COMP_CWORD": "2"}
+    status, text = run(variables | words)
+    assert ("--listen" in text) == ("server" in extras)
+    assert "error:" not in text
