@@ -25,7 +25,11 @@ FORKS = (
     *("frontier", "homestead", "tangerine whistle", "spurious dragon", "byzantium", "constantinople", "petersburg"),
     *("istanbul", "berlin", "london", "paris", "shanghai", "cancun", "prague", "osaka"),
 )
-FIRST_FORK_OF_FIELD = dict(zip(LATER, ("london", "shanghai", "cancun", "cancun", "cancun", "prague"), strict=True))
+UP_TO_OSAKA = LATER[:6]
+"""Header fields of the recorded forks; those of Amsterdam follow."""
+FIRST_FORK_OF_FIELD = dict(
+    zip(UP_TO_OSAKA, ("london", "shanghai", "cancun", "cancun", "cancun", "prague"), strict=True)
+)
 FIRST_FORK_OF_TYPE = {"0x0": "frontier", "0x1": "berlin", "0x2": "london", "0x3": "cancun", "0x4": "prague"}
 PER_FORK = 3
 MOST_BYTES = 400_000
