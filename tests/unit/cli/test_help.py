@@ -60,6 +60,7 @@ def test_the_table_has_the_first_sentence_of_each_command(name: str) -> None:
     assert command.get_short_help_str(200) == main._SUMMARIES[name]
 
 
+@pytest.mark.process
 def test_help_and_the_completion_of_names_load_no_command() -> None:
     script = (
         "import sys\nfrom click.testing import CliRunner\nfrom cardinal.cli.main import cardinal\n"

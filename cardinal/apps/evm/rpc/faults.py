@@ -56,7 +56,7 @@ def _faults(
 
 def _in(where: str, path: str, part: msgspec.Struct, writers: Mapping[str, Writer]) -> Iterator[Fault]:
     """Faults of a structure's fields."""
-    names = {field.name: field.encode_name for field in msgspec.structs.fields(part)}
+    names = dict(zip(part.__struct_fields__, part.__struct_encode_fields__, strict=True))
     for name, write in writers.items():
         value = getattr(part, name)
         shown = names.get(name, name)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from msgspec import structs
-
 from cardinal.apps.evm.rlp.hex_text import data, quantity, to_bytes, to_parts, word, wrap
 
 from .structures import JsonObject, RpcHeader, RpcWithdrawal, hexadecimal, read
@@ -104,7 +102,7 @@ def known_fields(rpc: RpcHeader) -> tuple[list[str], list[str]]:
     """Names of the fields of forks in a header as this release encodes it, and of those beyond a missing one."""
     present = [getattr(rpc, name) is not None for name in _LATER]
     count = (*present, False).index(False)
-    names = {field.name: field.encode_name for field in structs.fields(RpcHeader)}
+    names = dict(zip(rpc.__struct_fields__, rpc.__struct_encode_fields__, strict=True))
     have = [names[name] for name, there in zip(_LATER, present, strict=True) if there]
     return have[:count], have[count:]
 
