@@ -129,6 +129,8 @@ def test_an_unknown_total_is_requested() -> None:
     with pytest.raises(ApplicationError, match="totalDifficulty") as caught:
         payload_from_rpc(block, receipts, chain_id=1)
     assert caught.value.path == "totalDifficulty"
+    with pytest.raises(ApplicationError, match="above that of any chain"):
+        payload_from_rpc(block | {"totalDifficulty": hex(2**192)}, receipts, chain_id=1)
 
 
 # --- genesis and state ---------------------------------------------------------------------------------------------

@@ -178,4 +178,6 @@ def _total_difficulty(block: EncodedBlock, chain: Chain, given: int | None) -> t
             "add it to the block, or use a node that serves it",
             path="totalDifficulty",
         )
+    if given is None and is_relative(served):
+        raise ApplicationError("the node's totalDifficulty is above that of any chain", path="totalDifficulty")
     return (served or difficulty) if given is None else given, False

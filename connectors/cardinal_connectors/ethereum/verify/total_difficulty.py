@@ -333,8 +333,9 @@ async def proposed_origin(totals: TotalDifficulties, first: BlockHeader, chain: 
 
 
 def _served(header: BlockHeader) -> int:
-    """The total that a node serves in a header; zero where it serves none."""
-    return int(header.total_difficulty or "0x0", 16)
+    """The total that a node serves in a header; zero where it serves none, or one above that of any chain."""
+    total = int(header.total_difficulty or "0x0", 16)
+    return 0 if is_relative(total) else total
 
 
 def _number(answer: object) -> int | None:
