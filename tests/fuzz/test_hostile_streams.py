@@ -103,6 +103,7 @@ def assert_delivered(stream: Stream, driven: Drive) -> None:
 # --- the whole consumer ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 def test_a_chain_is_delivered_whole_through_a_flood_of_hostile_records(seed: int) -> None:
     """25,000 records each time."""
@@ -113,6 +114,7 @@ def test_a_chain_is_delivered_whole_through_a_flood_of_hostile_records(seed: int
     assert_delivered(stream, driven)
 
 
+@pytest.mark.slow
 def test_the_same_hostile_records_give_the_same_updates_in_any_chunks() -> None:
     streams = [Stream(5, blocks=25), Stream(5, blocks=25)]
     records = [list(stream) for stream in streams]
@@ -145,6 +147,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.slow
 def test_hostile_reorg_channels_do_not_stop_the_main_stream() -> None:
     """Up to sixteen at a time, full of hostile records; none of them ends with a heavier chain."""
     stream = Stream(10, blocks=90, every=4)

@@ -385,6 +385,7 @@ LIARS: dict[str, tuple[Callable[[], Answer], str | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIARS)
 @on_loop
 async def test_a_bad_peer_costs_its_own_link_only(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,6 +171,7 @@ def test_status_names_head_producers_and_the_gap(gap: str, clock: Clock) -> None
     assert all(len(line) <= 90 for line in shown.splitlines())
 
 
+@pytest.mark.slow
 def test_status_says_what_a_stream_waits_for(broker: MemoryBroker) -> None:
     *rest, _, batch = split(branch("4a", "5a")[0], APP.topics, APP.default_topic)
     publish(broker.url, *branch("0a", "1a", "2a", "3a", "4a"))
@@ -191,6 +192,7 @@ def test_status_leaves_out_blocks_below_those_that_it_checks(broker: MemoryBroke
     assert state["incomplete"] == []
 
 
+@pytest.mark.slow
 def test_status_of_one_block_says_what_it_lacks(gap: str) -> None:
     shown = run("status", gap, "--hash", f"0x{hash_of('5a').hex()}").stdout
     assert shown.startswith("block 5 of blob:7 is ")

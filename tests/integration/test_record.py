@@ -393,6 +393,7 @@ def test_a_deleted_topic_of_the_stream_ends_the_recording(
 # --- a damaged folder, and when files are synced --------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [middle, torn])
 def test_records_before_a_damage_are_recorded_before_it_is_reported(
     tmp_path: Path, damaged: Callable[[Path], Path]

@@ -223,6 +223,7 @@ def _sealed(records: list[Record]) -> set[bytes]:
     return {record.key for record in records if SEALED_HEADER in dict(record.headers)}
 
 
+@pytest.mark.slow
 @DAMAGES
 @pytest.mark.parametrize("as_they_are", [True, False])
 def test_records_before_a_damage_are_replayed_before_it_is_reported(
@@ -239,6 +240,7 @@ def test_records_before_a_damage_are_replayed_before_it_is_reported(
     assert _sealed(played) == _sealed(before)
 
 
+@pytest.mark.slow
 @DAMAGES
 def test_replay_prints_its_records_and_the_damage(
     tmp_path: Path, damaged: Callable[[Path], Path], capfd: pytest.CaptureFixture[str]

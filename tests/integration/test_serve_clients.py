@@ -323,6 +323,7 @@ def channels() -> Iterator[Broker]:
         yield channels
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system buffers all of it for the slow one")
 def test_a_catch_up_read_of_a_slow_client_that_has_credit_ends_while_others_wait(channels: Broker) -> None:
     sink = channels.sink(APP, producer_id="a")

@@ -334,6 +334,7 @@ class Refusing(MemorySource):
             raise self.error
 
 
+@pytest.mark.slow
 def test_a_server_is_not_ready_while_what_it_serves_does_not_answer(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ class Away(MemorySource):
         return super().watermarks()
 
 
+@pytest.mark.slow
 def test_a_server_stops_within_seconds_while_what_it_serves_does_not_answer(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -431,6 +431,7 @@ def test_what_is_known_has_its_name_and_what_is_not_is_kept() -> None:
     assert (other["name"], other["input"], other["block_timestamp"]) == (None, "0x0102", None)
 
 
+@pytest.mark.slow
 def test_many_blocks_are_made_in_pieces_and_give_the_same_rows() -> None:
     abi, payload = Abi([]), block()
     one = decoded_frames([payload], abi)

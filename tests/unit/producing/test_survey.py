@@ -138,6 +138,7 @@ def test_a_missing_batch_ends_the_chain_before_it(broker: MemoryBroker) -> None:
     assert _published(broker) == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_gap_anywhere_in_the_tail_is_found() -> None:
     payloads = _payloads(300)
     with MemoryBroker(uuid.uuid4().hex, partitions=4) as whole:

@@ -145,6 +145,7 @@ class Killed(Exception):  # noqa: N818 - what stands for a kill is no error of t
     """The driver dies after a transaction."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [*TYPED, "payload", "events"])
 @pytest.mark.parametrize("new_checkpoint", [False, True])
 def test_a_kill_between_any_two_tables_leaves_no_trace(

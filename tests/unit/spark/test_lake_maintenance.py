@@ -38,6 +38,7 @@ def grow(place: LakeLocation, updates: int, settings: LakeSettings | None = None
     return writer
 
 
+@pytest.mark.slow
 def test_small_files_are_joined_and_the_rows_stay(place: LakeLocation) -> None:
     grow(place, 20, threshold=1)
     before = image(place.root)

@@ -80,6 +80,7 @@ def refused(folder: Path) -> LogDamagedError | None:
 # --- torn tails and damage ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cut_at_every_byte_of_its_last_blocks_a_log_holds_every_complete_block_and_continues(tmp_path: Path) -> None:
     whole = a_log(tmp_path / "whole", count=3, size=1)
     blocks = blocks_of(tmp_path / "whole")
@@ -173,6 +174,7 @@ def test_the_end_that_is_queried_while_a_writer_recovers_the_log_is_the_recovere
     reader.close()
 
 
+@pytest.mark.slow
 def test_records_before_the_damage_are_read_before_every_poll_names_it(tmp_path: Path) -> None:
     fill(tmp_path, 0, 40, SMALL).close()
     whole = everything(tmp_path, heartbeats=True)
