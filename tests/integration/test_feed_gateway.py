@@ -135,7 +135,8 @@ async def test_two_thousand_blocks_through_a_faulty_gateway_are_published_once_a
     async with faulty_gateway(served, 0.05, 2) as (url, _), faulty_gateway(served, 0.0) as (second, __):
         together = await published(f"{url},{second}", 1_999)
     print(  # noqa: T201 - figures of a long run
-        f"clean {clean.seconds:.1f} and {again.seconds:.1f} s; faulty {alone.seconds:.1f} s, of which {gateway.paused:.1f} s were requested; "
+        f"clean {clean.seconds:.1f} and {again.seconds:.1f} s; "
+        f"faulty {alone.seconds:.1f} s, of which {gateway.paused:.1f} s were requested; "
         f"with a clean node {together.seconds:.1f} s; faults {dict(gateway.drawn)}; counted {alone.kinds}"
     )
     assert [block.hash for block in clean.blocks] == hashes(chain)
