@@ -15,7 +15,7 @@ from feeding import QUICK, asynchronous, connected, everything, take
 from recording_proxy import RecordingProxy, recording_proxy
 from storage_contract import CREATING, word
 
-from cardinal.errors import FeedError, IntegrityError, NodeAnswerError
+from cardinal.errors import FeedError, IntegrityError, NodeUnreachableError
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Payload
@@ -107,7 +107,7 @@ async def test_one_trace_of_a_batch_that_fails_once_costs_nothing_but_time() -> 
 
 
 @asynchronous
-async def test_a_node_that_never_traces_one_block_is_reported_with_its_message() -> None:
+async def test_a_node_that_never_traces_one_block_in_time_is_waited_for_and_named_with_its_message() -> None:
     def fails(method: str, params: list[Any], reply: Reply) -> Reply:
         if method != "debug_traceBlockByHash" or params[0] != hard:
             return reply
@@ -119,7 +119,7 @@ async def test_a_node_that_never_traces_one_block_is_reported_with_its_message()
         async with connected(f"{proxy.url}#state=yes", QUICK) as feed:
             payloads = feed.follow(start=FIRST, until=LAST)
             assert [payload.number for payload in await take(payloads, 2)] == [2, 3]
-            with pytest.raises(NodeAnswerError, match=r"traces blocks and proves accounts.*execution timeout"):
+            with pytest.raises(NodeUnreachableError, match="execution timeout; the node counts as unreachable"):
                 await take(payloads, 1)
 
 
