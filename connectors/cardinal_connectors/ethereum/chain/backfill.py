@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from cardinal.errors import ApplicationError, NodeAnswerError
+from cardinal_connectors.ethereum.rpc.faults import FailedError
 from cardinal_connectors.ethereum.state.evidence import evidence
 from cardinal_connectors.ethereum.verify.worker import VerificationJob
 
@@ -103,7 +104,10 @@ class Batches:
     async def _with_evidence(
         self, numbers: Sequence[int], answers: Sequence[Answer | Fetched | None]
     ) -> list[Fetched | None]:
-        """Add evidence to the blocks; without it if the node refuses, which the verification reports."""
+        """Add evidence to the blocks; without it if one request fails.
+
+        The verification requests it again, block by block: the blocks before the one that fails are published.
+        """
         blocks = [
             await self._fetcher.at(number, each) if isinstance(each, Answer) else each
             for number, each in zip(numbers, answers, strict=True)
@@ -111,7 +115,7 @@ class Batches:
         present = [block for block in blocks if block is not None and block.header.height]
         try:
             by_block = dict(zip(map(id, present), await evidence(self._fetcher, present), strict=True))
-        except (NodeAnswerError, ChainMovedError, ApplicationError):
+        except (NodeAnswerError, FailedError, ChainMovedError, ApplicationError):
             return blocks
         return [
             block
