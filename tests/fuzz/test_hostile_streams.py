@@ -34,6 +34,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.generator import SCHEMA, as_received
+from examples import few
 
 THRESHOLD = 16
 BOUNDS = Bounds(open_bytes=8 << 20, open_blocks=1_000, finished_bytes=8 << 20)
@@ -126,7 +127,7 @@ def test_the_same_hostile_records_give_the_same_updates_in_any_chunks() -> None:
     assert chain_of(three.updates) == chain_of(one.updates)
 
 
-@pytest.mark.parametrize("records", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("records", few(1, [2_000, 20_000]))
 def test_memory_stays_within_the_bound_through_a_flood(records: int) -> None:
     """By the reassembler's own account (in `drive`), by what Python allocated, and by what the process holds."""
     stream = Stream(6, blocks=80, every=10)
@@ -196,6 +197,7 @@ def again(rng: random.Random, record: Record) -> list[Record]:
 # --- the parts on their own --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_reader_of_digests_completes_the_same_blocks() -> None:
     stream = Stream(9, blocks=40)
     records = list(stream)

@@ -216,6 +216,7 @@ async def test_block_is_located_by_number_hash_and_time(scheme: str) -> None:
         await feed.close()
 
 
+@pytest.mark.slow
 @asynchronous
 async def test_block_is_located_by_another_node_where_the_first_one_cannot() -> None:
     chain = grow(None, 30)

@@ -51,6 +51,7 @@ from cardinal_connectors.ethereum.feed import NodeFeed
 from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
 from cardinal_connectors.ethereum.verify.rules import Rules
 from evm_blocks import header_bytes
+from examples import few
 
 if TYPE_CHECKING:
     from cardinal.feeds import BlockFeed
@@ -273,7 +274,7 @@ async def truths() -> dict[bytes, Payload]:
         return {payload.hash: payload async for payload in feed.follow(until=LONG - 1)}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", few(1, SCHEMES))
 @asynchronous
 async def test_of_hundreds_of_lies_none_is_given(scheme: str) -> None:
     told = await lie(ATTEMPTS, scheme, await truths())
@@ -374,7 +375,7 @@ async def read_to_the_last(storm: Storm, feed: BlockFeed) -> list[Payload]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(2, range(8)))
 @asynchronous
 async def test_chain_that_moves_between_any_two_requests_is_given_whole(seed: int, scheme: str) -> None:
     storm = Storm(seed)

@@ -16,6 +16,7 @@ from rpc_script import answering
 
 from cardinal.errors import IntegrityError, NodeAnswerError
 from cardinal.testing.node import Demand, JsonRpcNode
+from examples import few
 from waiting import until_async as until
 
 FAST = replace(QUICK, poll=0.01, patience=None, rpc=replace(QUICK.rpc, backoff=0.001))
@@ -40,7 +41,7 @@ def is_hash(params: Sequence[Any]) -> bool:
     return len(params[0]) == 66
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", few(1, SCHEMES))
 @pytest.mark.parametrize(
     ("code", "said"),
     [(-32000, "header not found"), (-32603, "Internal error"), (-32007, "50/second request limit reached")],
@@ -167,7 +168,7 @@ def page(status: int, text: str = "<html>hello</html>") -> Callable[[web.Request
     return answer
 
 
-@pytest.mark.parametrize("scheme", ["http", "ws"])
+@pytest.mark.parametrize("scheme", few(1, ["http", "ws"]))
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 501, 505])
 @asynchronous
 async def test_an_address_that_never_answered_well_ends_the_start(scheme: str, status: int) -> None:
@@ -246,7 +247,7 @@ def _wrong(chain: Sequence[Built]) -> dict[str, tuple[str, object]]:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("at_head", [False, True], ids=["backfill", "head"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", few(1, SCHEMES))
 @pytest.mark.parametrize("lie", list(_wrong(grow(None, 6))))
 @asynchronous
 async def test_a_wrong_answer_is_requested_again(lie: str, scheme: str, times: int, *, at_head: bool) -> None:

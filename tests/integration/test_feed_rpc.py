@@ -366,6 +366,7 @@ async def test_a_node_that_is_busy_in_json_is_retried_and_unreachable_after_the_
     assert len(requested) == QUICK.attempts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [LIMITED, refusal(-32005, "API rate limit exceeded"), "API rate limit exceeded"])
 @asynchronous
 async def test_the_message_of_a_busy_gateway_is_reported_and_its_pause_observed(body: Any) -> None:  # noqa: ANN401 - JSON

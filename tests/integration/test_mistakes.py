@@ -269,6 +269,7 @@ def test_a_demo_in_place_of_a_file_is_refused(capfd: pytest.CaptureFixture[str],
     assert (folder / "file").read_text() == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "says"), [("http", "check that the URL is a node's"), ("ws", "check the URL's WebSocket port")]
 )

@@ -270,6 +270,7 @@ def test_a_second_recorder_of_one_folder_is_refused(broker: MemoryBroker, tmp_pa
     first.close()
 
 
+@pytest.mark.slow
 def test_partitions_and_channels_added_while_recording_are_recorded(broker: MemoryBroker, tmp_path: Path) -> None:
     publish(broker, line(1, 30))
     recorder = Recorder(broker.url, f"file://{tmp_path}", Blocks())
@@ -342,6 +343,7 @@ def test_an_unreachable_server_while_a_channel_is_opened_loses_nothing(
     assert sorted(records_of(f"file://{tmp_path}", topics=["block", "a", "b", "block-re-0x01"])) == broker.records()
 
 
+@pytest.mark.slow
 def test_a_recording_continues_after_a_channel_is_deleted(
     broker: MemoryBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

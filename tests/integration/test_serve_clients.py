@@ -279,6 +279,7 @@ def test_the_system_takes_little_for_a_client_that_takes_nothing() -> None:
     sink.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system takes all of it for the client")
 def test_a_client_that_takes_nothing_of_what_it_has_credit_for_is_closed_and_the_log_says_why(
     caplog: pytest.LogCaptureFixture,

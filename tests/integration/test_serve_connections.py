@@ -67,6 +67,7 @@ def test_the_next_server_is_tried(broker: MemoryBroker) -> None:
         source.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ring_bytes", [1 << 20, 5_000])
 def test_connections_that_break_again_and_again_lose_nothing_and_double_nothing(
     broker: MemoryBroker, ring_bytes: int
@@ -155,6 +156,7 @@ def test_while_the_server_is_unreachable_reading_waits_and_questions_say_so(brok
         source.close()
 
 
+@pytest.mark.slow
 def test_a_damaged_log_ends_the_reading_and_the_client_is_notified(tmp_path: Path) -> None:
     url = recording(tmp_path, APP, ChainGenerator().payloads(4 * COUNT))
     middle(tmp_path)
@@ -189,6 +191,7 @@ def _balancer(port: int, status: str) -> Iterator[list[float]]:
             thread.join(DEADLINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["404 Not Found", "429 Too Many Requests", "200 OK"])
 def test_answers_of_a_balancer_while_the_server_is_unreachable_are_waited_out(
     broker: MemoryBroker, status: str
@@ -458,6 +461,7 @@ def test_a_question_that_was_given_up_and_fails_late_leaves_the_connection_alone
 PING_SECONDS = 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "size"), [(1, 3_000_000), (2_500, 1_000)])
 def test_a_client_behind_a_slow_link_is_sent_everything_on_one_connection(
     broker: MemoryBroker, count: int, size: int
@@ -491,6 +495,7 @@ def test_a_large_frame_comes_in_fragments_between_which_pings_get_through(broker
             size += sum(len(chunk.content) for chunk in chunks)
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_nothing_holds_nothing_up_when_the_server_stops(broker: MemoryBroker) -> None:
     fill(broker, 1_500, 10_000)
     with (

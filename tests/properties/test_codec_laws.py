@@ -137,6 +137,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.slow
 def test_no_true_prefix_of_a_vectors_value_is_the_same_message() -> None:
     """Cut anywhere, a value is refused; a BatchMsg's is raw bytes, and a delete's is ignored: they have no end."""
     cut = 0

@@ -10,6 +10,7 @@ from cardinal.protocols.streams import BlockRef, Payload
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.following.settings import OnIncomplete
 from channels import Stream
+from examples import few
 from streams import h, messages, replay
 
 LAST = 40
@@ -46,7 +47,7 @@ def written(rng: random.Random, blocks: list[Payload], policy: dict[str, object]
 
 
 @pytest.mark.parametrize("policy", [{}, QUORUM], ids=["first", "quorum"])
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", few(4, range(16)))
 def test_a_consumer_that_is_killed_anywhere_delivers_every_block_with_its_content(
     seed: int, policy: dict[str, object]
 ) -> None:

@@ -39,6 +39,7 @@ def trace(node: Node, direction: str, peer: str) -> list[tuple[float, LinkState,
 # --- wires -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cut_every_200_ms() -> None:
     world = connected(World("cut every 0.2 s", settings=MeshSettings()))
     draw = Random(1)
@@ -223,6 +224,7 @@ def test_disk_restored() -> None:
     assert sorted(a.disk.views["b"]) == [b"b%d" % number for number in range(1, 10)]
 
 
+@pytest.mark.slow
 def test_slow_reader() -> None:
     """A peer that reads slowly, or not at all, changes no byte and no time of another link."""
 

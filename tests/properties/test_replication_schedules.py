@@ -170,6 +170,7 @@ def test_reader_lags(seed: int) -> None:
     assert agreed(cluster, *chain)
 
 
+@pytest.mark.slow
 def test_kafka_away_a_day() -> None:
     cluster = started(0, claim_timeout=300.0)
     chain = grow(cluster, 3)

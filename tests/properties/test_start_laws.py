@@ -13,6 +13,7 @@ from cardinal.consumer import Consumer
 from cardinal.producer import Producer
 from cardinal.testing.generator import ChainGenerator
 from cardinal.testing.memory import MemoryBroker
+from examples import few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +44,7 @@ class Reading:
                 self.chain.append(block.ref)
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 60))])
+@pytest.mark.parametrize("seed", few(2, range(60)))
 def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(seed: int) -> None:
     dice = random.Random(seed)
     generator = ChainGenerator(seed, size=2)

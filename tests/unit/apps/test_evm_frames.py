@@ -256,6 +256,7 @@ def test_blocks_that_come_one_by_one_give_the_rows_that_they_give_together() -> 
     assert table.combine_chunks().schema.equals(schema("transactions"))
 
 
+@pytest.mark.slow
 def test_what_is_held_beside_the_tables_does_not_grow_with_the_blocks() -> None:
     def peak(blocks: int) -> int:
         tracemalloc.start()  # which sees Python's objects, and not what Arrow holds

@@ -336,6 +336,7 @@ def test_a_consumer_that_has_complete_blocks_above_one_that_is_not_there_is_not_
         assert reading.ready
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["halt", "follow"])
 def test_a_consumer_that_withholds_a_switch_is_not_ready(broker: MemoryBroker, policy: str) -> None:
     """5a says that 4a is final; 3b to 9b are heavier."""

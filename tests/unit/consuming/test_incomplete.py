@@ -29,6 +29,7 @@ from cardinal.consuming.healing import Healer, HealingFailed
 from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams import BlockRef, Incomplete, MissingPayload, Overflow, Payload, Rejected, Routed
 from cardinal.protocols.streams.events import Explanation
+from examples import few
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +124,7 @@ def test_with_halt_the_chain_waits_until_the_messages_are_supplied(broker: Memor
     assert len(supplied) == 1
 
 
-@pytest.mark.parametrize("steps_late", [0, 1, 5])
+@pytest.mark.parametrize("steps_late", few(1, [1, 0, 5]))
 @pytest.mark.parametrize("by", ["heal", "on_event"])
 @pytest.mark.parametrize("broker", [1], indirect=True)
 def test_what_a_block_lacks_is_requested_before_it_is_abandoned(

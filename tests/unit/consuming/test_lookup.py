@@ -198,6 +198,7 @@ def test_a_folder_is_looked_up_in_as_a_broker_is(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.slow
 def test_the_stream_s_blocks_are_delivered_while_a_long_look_up_is_in_flight(broker: MemoryBroker) -> None:
     """Each of its steps looks up a few Batches and delivers a block."""
     publish(broker, line(1, 300))

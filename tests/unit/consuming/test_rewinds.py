@@ -212,6 +212,7 @@ def test_blocks_whose_batches_come_after_they_were_evicted_are_re_read(topics: T
     assert made.polled <= 2 * BLOCKS / OPEN * topics.written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("payload", "bounds", "held", "rewinds"),
     [

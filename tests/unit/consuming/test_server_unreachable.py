@@ -15,6 +15,7 @@ from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import Record
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.testing.memory import MemoryBroker, MemorySource
+from examples import few
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,7 +90,7 @@ def evict(broker: MemoryBroker) -> None:
     send(broker, [routed[-1] for routed in apart])
 
 
-@pytest.mark.parametrize(("call", "failures"), [("watermarks", 3), ("assign", 1), ("assign", 7)])
+@pytest.mark.parametrize(("call", "failures"), few(1, [("watermarks", 3), ("assign", 1), ("assign", 7)]))
 def test_evicted_blocks_are_re_read_when_the_server_is_back(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str, failures: int
 ) -> None:
@@ -105,6 +106,7 @@ def test_evicted_blocks_are_re_read_when_the_server_is_back(
     assert all(source.closed for source in away.sources)
 
 
+@pytest.mark.slow
 @AWAY
 def test_older_batches_are_looked_up_when_the_server_is_back(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, call: str, failures: int
@@ -164,6 +166,7 @@ def silence(monkeypatch: pytest.MonkeyPatch, polls: int) -> list[None]:
     return left
 
 
+@pytest.mark.slow
 def test_idle_time_counts_while_a_rewind_is_not_answered(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cardinal.consuming.options._BOUNDS", Bounds(open_blocks=4))
     away = Away(monkeypatch, "stream", "assign", 0)

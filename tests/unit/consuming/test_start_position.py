@@ -81,6 +81,7 @@ def repaired(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [300, 400, 990])
 def test_a_number_is_found_on_a_stream_that_was_repaired_long_after(repaired: MemoryBroker, first: int) -> None:
     """Halving lands in the blocks that came late, or before them."""
@@ -199,6 +200,7 @@ def test_it_begins_with_the_lowest_of_the_blocks_that_come_at_once(
     assert steps(updates) == added(1, 6, branch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "begins"), [(0.0, True), (3600.0, False)])
 def test_blocks_below_the_start_that_do_not_come_hold_up_the_beginning_for_a_while(
     broker: MemoryBroker,
@@ -257,6 +259,7 @@ def _final(moves: list[str]) -> list[str]:
     return chain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "follows"), [("halt", False), ("follow", True)])
 def test_no_finalized_block_is_removed_by_a_chain_below_the_first_block(
     broker: MemoryBroker, policy: str, *, follows: bool

@@ -31,6 +31,7 @@ from cardinal.protocols.streams.ordering.history import ChainHistory, Parents
 from cardinal.protocols.streams.ordering.orderer import Reach
 from cardinal.protocols.streams.ordering.settings import OrderingSettings
 from channels import shape
+from examples import few
 from streams import cursor_at, h, name, number
 
 ROOT = BlockRef(0, h("0g"))
@@ -461,7 +462,7 @@ FLOODS: dict[str, Callable[[int], Iterable[Payload]]] = {
 }
 
 
-@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("flood", few(1, FLOODS))
 def test_a_flood_costs_the_same_per_block_at_any_number_of_held_blocks(flood: str) -> None:
     """Counted in calls: ten times as many blocks make hardly more than ten times as many (a square law: a hundred).
 

@@ -38,6 +38,7 @@ from cardinal.protocols.streams.events import Event, ReassemblyEvent
 from cardinal.protocols.streams.quorum.attribution import parse_policy
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
+from examples import few
 from quorums import (
     LIES,
     NAMES,
@@ -479,7 +480,7 @@ def small_blocks(producer: bytes, begin: int, blocks: int) -> Iterator[list[Reco
         yield [Record("chain", 0, begin + one.number, *encode(one), 0, headers) for one in chain]
 
 
-@pytest.mark.parametrize("blocks", [3_000, pytest.param(30_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("blocks", few(1, [1_000, 30_000]))
 def test_producers_that_are_far_apart_agree_on_all_blocks_and_nothing_is_read_twice(blocks: int) -> None:
     bounds = Bounds(finished_bytes=280 * blocks, votes=blocks * 32_768 // 30_000)
     assembler, orderer = QuorumReassembler(2, HONEST, bounds=bounds), Orderer(start=BlockRef(0, bytes(32)))

@@ -132,6 +132,7 @@ def test_a_reorg_channel_keeps_no_place_here(number: int) -> None:
     }
 
 
+@pytest.mark.slow
 def test_places_that_come_and_go_at_random_never_cost_a_block() -> None:
     """One place after another: each may be left out exactly when the cursor says that nothing of it is needed."""
     outcomes = [outcome for seed in range(40) for outcome in _come_and_go(random.Random(seed))]

@@ -178,6 +178,7 @@ def test_a_deep_reorg_of_the_node_reaches_consumers_through_a_channel(broker: Me
     assert producing.progress.stats.blocks == len(DEEP)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_unreachable_when_a_channel_is_to_be_made_is_waited_for(
     broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

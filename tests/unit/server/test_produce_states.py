@@ -212,6 +212,7 @@ def test_a_first_block_and_a_finality_mark_are_waited_for(broker: MemoryBroker, 
     assert len(lines(log, "the service waits")) == 2
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_unreachable_is_named_once_and_so_is_its_return(
     broker: MemoryBroker, log: pytest.LogCaptureFixture
 ) -> None:
@@ -321,6 +322,7 @@ def test_a_deleted_topic_is_named_when_two_answers_in_a_row_lack_it(broker: Memo
     asyncio.run(deleted())
 
 
+@pytest.mark.slow
 def test_another_producer_with_the_same_id_is_noticed(broker: MemoryBroker, log: pytest.LogCaptureFixture) -> None:
     async def doubled() -> None:
         settings = ProduceSettings("one", "standby", watch_seconds=0.01)

@@ -24,6 +24,7 @@ from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.testing import commit_batch, script
 from dev_rows import DevRows
+from examples import few
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,7 @@ def copy(made: Made, tmp_path: Path) -> Made:
     return other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [LakeSettings("string"), LakeSettings("decimal", senders=False), LakeSettings("binary")]
 )
@@ -138,7 +140,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("name", PLANTED)
+@pytest.mark.parametrize("name", few(6, PLANTED))
 def test_what_was_planted_is_found(copy: Made, name: str) -> None:
     table, change, sentence = PLANTED[name]
 

@@ -20,6 +20,7 @@ from cardinal_spark.lake.maintenance import clean, compact, publish, upkeep
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.rows import AppSpec, raw_batch
 from cardinal_spark.testing import Script, commit_batch, image, image_of, script
+from examples import few
 
 
 @pytest.fixture
@@ -66,7 +67,8 @@ def test_a_compaction_leaves_the_commit_that_defines_what_the_lake_shows(
     assert Snapshot.at(place.root).state.number == 20_010
 
 
-@pytest.mark.parametrize(("threshold", "compacted"), [(6, []), (4, ["canonical"])])
+@pytest.mark.slow
+@pytest.mark.parametrize(("threshold", "compacted"), few(1, [(4, ["canonical"]), (6, [])]))
 def test_partitions_that_a_reorg_may_touch_are_left_alone(
     place: LakeLocation, threshold: int, compacted: list[str]
 ) -> None:

@@ -124,6 +124,7 @@ def test_latency_is_added_to_each_direction_and_ends_when_healed(proxy: TcpProxy
         assert exactly(peer, 4) == b"held"
 
 
+@pytest.mark.slow
 def test_latency_holds_up_bytes_and_does_not_thin_them_out(proxy: TcpProxy) -> None:
     """Pieces in flight travel beside each other: twenty take one latency, not twenty, which are the deadline."""
     with connect(proxy) as peer:

@@ -192,6 +192,7 @@ def test_records_before_the_damage_are_read_before_every_poll_names_it(tmp_path:
     reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", ["later ones stay", "earlier ones stay"])
 def test_the_advice_for_damage_in_an_older_segment_works(tmp_path: Path, stays: str) -> None:
     fill(tmp_path, 0, 40, SMALL).close()

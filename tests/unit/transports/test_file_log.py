@@ -21,6 +21,7 @@ from cardinal.transports.file.container import read_header
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log, Position
 from cardinal.transports.file.source import _POLL_BYTES
+from examples import few
 from file_logs import APP, DEADLINE, at_start, block, everything, fill, read_on, sink_of, source_of, write
 from serving import until
 
@@ -443,7 +444,10 @@ class Schedule:
         return next(found, None)
 
 
-@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(s, marks=pytest.mark.soak) for s in range(40, 2_000))])
+SEEDS = [*few(10, range(40)), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(40, 2_000))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_reader_gets_what_a_list_would_give(tmp_path: Path, seed: int) -> None:
     Schedule(seed, tmp_path).run(150)
 

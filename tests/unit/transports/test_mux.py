@@ -121,6 +121,7 @@ def test_a_reorg_whose_sides_lie_in_different_clusters_is_one_update(
     assert chain == ["1a", "2a", "3b", "4b", "5b"]
 
 
+@pytest.mark.slow
 def test_a_deep_reorg_is_one_update_wherever_it_is_written(brokers: Brokers) -> None:
     """By a producer that writes both members, by one of the second one, and with the first one left out."""
     app = Blocks(reorg_threshold=4)
@@ -546,6 +547,7 @@ def test_a_channel_of_unknown_existence_counts_as_unread(
         reader.close()
 
 
+@pytest.mark.slow
 def test_what_is_to_prove_something_is_never_of_before(served: Served, old: MemoryBroker, new: MemoryBroker) -> None:
     source = opened(mux(served, new))
     before = source.watermarks()
