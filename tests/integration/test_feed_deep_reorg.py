@@ -15,6 +15,7 @@ from cardinal import Consumer, apps
 from cardinal.server.produce import ProduceService
 from cardinal.testing.memory import MemoryBroker
 from cardinal_connectors.ethereum import open_feed
+from examples import few
 
 CHAIN_ID, THRESHOLD, TRUNK = 1337, 8, 12
 APP = apps.get("evm", chain_id=CHAIN_ID, reorg_threshold=THRESHOLD)
@@ -40,7 +41,7 @@ def consumed(
 
 
 @pytest.mark.parametrize("depth", [THRESHOLD - 1, THRESHOLD + 5, 80], ids=["within", "below", "far below"])
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", few(1, SCHEMES))
 @asynchronous
 async def test_reorg_of_any_depth_is_one_update(scheme: str, depth: int) -> None:
     trunk = grow(None, TRUNK)

@@ -138,6 +138,7 @@ def test_pings_and_new_connections_do_not_use_the_global_random_generator(broker
     assert random.getstate() == state
 
 
+@pytest.mark.slow
 def test_while_the_server_is_unreachable_reading_waits_and_questions_say_so(broker: MemoryBroker) -> None:
     with serving(broker.url, APP) as served:
         port = served.port

@@ -142,6 +142,7 @@ MAKER = ChainGenerator(seed=3)
 APP = MAKER.application
 
 
+@pytest.mark.slow
 def test_a_stream_is_written_and_read_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payloads = MAKER.payloads(10)
     (tmp_path / "token").write_text(f"{SECRET}\n")

@@ -44,7 +44,7 @@ class Reading:
                 self.chain.append(block.ref)
 
 
-@pytest.mark.parametrize("seed", few(2, range(60)))
+@pytest.mark.parametrize("seed", few(1, range(60)))
 def test_a_consumer_that_begins_anywhere_and_restarts_anywhere_has_the_chain(seed: int) -> None:
     dice = random.Random(seed)
     generator = ChainGenerator(seed, size=2)

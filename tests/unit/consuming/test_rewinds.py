@@ -198,6 +198,7 @@ def test_a_branch_that_is_lighter_without_what_was_evicted_of_it_is_followed_at_
     made.until(lambda: made.follower.orderer.head == BlockRef(60, hash_of("60b")))
 
 
+@pytest.mark.slow
 @EVERYWHERE
 def test_blocks_whose_batches_come_after_they_were_evicted_are_re_read(topics: Topics) -> None:
     """Each rewind delivers as many as may be open."""

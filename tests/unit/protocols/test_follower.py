@@ -333,6 +333,7 @@ def test_floors_stay_safe_while_many_blocks_are_open() -> None:
     assert len(stream.follower.reassembler.open_blocks()) == 50
 
 
+@pytest.mark.slow
 def test_blocks_that_are_half_read_again_are_known_whichever_update_of_a_long_step_is_resumed_from() -> None:
     stream = Stream()
     stream.publish(line("a", 1, 3, "0a"))

@@ -53,10 +53,11 @@ class Echo:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join(DEADLINE)  # afterwards no peer is added
         self._listener.close()
         for peer in self._open:
             peer.close()
-        for thread in self._threads:
+        for thread in self._threads[1:]:
             thread.join(DEADLINE)
 
 

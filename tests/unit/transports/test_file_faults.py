@@ -150,6 +150,7 @@ def test_a_flipped_bit_in_what_was_written_is_never_cut_off_in_silence(tmp_path:
     assert noticed > FLIPS * 9 // 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", [FileSource.watermarks, lambda reader: reader.offsets_for_time(0)])
 def test_a_damaged_log_has_no_end_to_be_read_to(tmp_path: Path, query: Callable[[FileSource], object]) -> None:
     """A copy takes the end first: if damage were an end, the copy of a part would look complete."""
