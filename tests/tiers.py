@@ -73,13 +73,22 @@ def _default_expression(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what needs something outside of the test process."""
+    """Mark as slow what needs something outside of the test process; the longest tests come first.
+
+    Those are the ones with a limit of their own. One that came last would run beside idle workers.
+    """
     for item in items:
         for fixture, mark in _OF_FIXTURES.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
         if any(item.get_closest_marker(mark) for mark in _OUTSIDE) and item.nodeid not in END_TO_END.values():
             item.add_marker("slow")
+    items.sort(key=_limit, reverse=True)
+
+
+def _limit(item: pytest.Item) -> float:
+    limit = item.get_closest_marker("timeout")
+    return float(limit.args[0]) if limit else 0.0
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
