@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cardinal._stream_server import StreamServer
 from cardinal.apps import blob, get
 from cardinal.apps.body import frame, items_of
 from cardinal.embedded import free_port
@@ -76,7 +78,10 @@ class SlowHandshakes:
             if self.accepted <= self._held:
                 await self.opened.wait()
             there = await asyncio.open_connection("127.0.0.1", self._port)
-            await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+            try:
+                await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+            finally:
+                there[1].close()
         writer.transport.abort()
 
 
