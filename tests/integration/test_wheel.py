@@ -6,6 +6,7 @@ An environment is a folder of links to the distributions that the wheel requires
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,6 +69,15 @@ def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
         command, capture_output=True, text=True, check=False, env=variables, cwd=variables["PYTHONPATH"], timeout=120
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(wheel: Path) -> None:
+    (metadata,) = wheel.glob("*.dist-info")
+    description = Distribution.at(metadata).metadata.get_payload()
+    assert isinstance(description, str)
+    assert description.startswith("# Cardinal")
+    assert "Operating · Ingest nodes · Consuming" in description
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
 
 
 @pytest.mark.parametrize(
