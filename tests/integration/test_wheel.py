@@ -73,8 +73,7 @@ def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
 
 def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(wheel: Path) -> None:
     (metadata,) = wheel.glob("*.dist-info")
-    description = Distribution.at(metadata).metadata.get_payload()
-    assert isinstance(description, str)
+    description = Distribution.at(metadata).metadata["Description"]
     assert description.startswith("# Cardinal")
     assert "Operating · Ingest nodes · Consuming" in description
     assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
