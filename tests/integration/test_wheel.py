@@ -84,6 +84,7 @@ def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(w
     [
         ((), ("topics", "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500"), "no Kafka broker answered"),
         ((), PRODUCE, "needs the extra 'evm': pip install 'cardinal-streams[evm]'"),
+        ((), ("run", "nowhere:Nothing", "--from", "kafka://127.0.0.1:1"), "nowhere:Nothing cannot be imported"),
         ((), ("serve", "--from", "kafka://127.0.0.1:1"), "needs the extra 'server'"),
         ((), ("lake", "status", "nowhere"), "needs the extra 'spark'"),
         (("evm",), PRODUCE, "4 blocks"),
