@@ -32,6 +32,7 @@ _SUMMARIES: Final = {
     "record": "Record a stream in a folder, with positions, times and headers.",
     "repair": "Send the blocks of a range that the node has and that are missing or incomplete on the stream.",
     "replay": "Play a recording into a stream, in the recorded order.",
+    "run": "Run a handler on a stream, from the cursor that it stored.",
     "serve": "Send a stream to many clients over websockets; it is read once.",
     "status": "Show the streams on a server: head, producers, retention and gaps.",
     "tail": "Print the chain updates of a stream as they come.",

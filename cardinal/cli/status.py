@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal.cli.blocks import age, clock, facts_of
 from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.cli.watching import watch, watch_option
 from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
 from cardinal.server.status import NAMELESS, ProducerState, StreamState, explain_block, stream_state
 from cardinal.server.topics import topic_states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from cardinal.apps import Application
@@ -45,6 +48,7 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
     "--blocks", type=click.IntRange(1), default=64, show_default=True, help="Newest blocks to check for gaps."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
+@watch_option
 @any_app_option
 @chain_id_option
 @topic_option
@@ -55,6 +59,7 @@ def status(
     block_hash: bytes | None,
     blocks: int,
     as_json: bool,
+    watch_it: bool,
     app_name: str | None,
     chain_id: int | None,
     topic: str | None,
@@ -71,16 +76,32 @@ def status(
     Examples:
       cardinal status kafka://localhost:9092
       cardinal status kafka://localhost:9092 --chain-id 1 --blocks 500 --json
+      cardinal status kafka://localhost:9092 --watch
       cardinal status kafka://localhost:9092 --chain-id 1 --hash 0x88e9…  (the whole hash)
     """
     source = stream(url, config)
-    apps = streams(source, app_name, chain_id, topic)
-    if block_hash is not None:
-        _explain(source, apps, block_hash, as_json=as_json)
-        return
-    for app in apps:
-        state = stream_state(source, app, blocks)
-        retention = topic_states(source, app, [app.default_topic])[0].retention_ms
+
+    def report() -> Callable[[], None]:
+        apps = streams(source, app_name, chain_id, topic)
+        if block_hash is not None:
+            return partial(_explain, source, apps, block_hash, as_json=as_json)
+        states = ((app, stream_state(source, app, blocks), _retention(source, app)) for app in apps)
+        # Each is printed when it is read, but a repeated report is complete before the one before it is cleared.
+        return partial(_report, source, list(states) if watch_it else states, as_json=as_json)
+
+    if watch_it:
+        watch(report)
+    report()()
+
+
+def _retention(source: TransportUrl, app: Application) -> int | None:
+    return topic_states(source, app, [app.default_topic])[0].retention_ms
+
+
+def _report(
+    source: TransportUrl, states: Iterable[tuple[Application, StreamState, int | None]], *, as_json: bool
+) -> None:
+    for app, state, retention in states:
         if as_json:
             click.echo(json.dumps(_values(app, state, retention)))
         else:
