@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
+from click.testing import CliRunner
 
 from cardinal.apps.evm import frames, rlp
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
 from cardinal.protocols.streams.payload import Payload
 from cardinal_connectors.dev import DevSettings
+from cardinal_spark.cli import lake as commands
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
@@ -215,6 +217,17 @@ def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: P
     row = rows.updates[0][0]._replace(content=payload_content(replace(payload, updates=broken)))
     with pytest.raises(ApplicationError):
         commit_batch(LakeLocation.of(str(tmp_path)), [[row]])
+
+
+@pytest.mark.parametrize("table", TYPED)
+def test_a_printed_row_has_its_block_once_more_only_where_it_is_named(lake: str, table: str) -> None:
+    def names(*options: str) -> list[str]:
+        found = CliRunner().invoke(commands, ["query", lake, "--table", table, "--format", "csv", *options])
+        return str(found.stdout).splitlines()[0].split(",")
+
+    assert [name for name in names() if name.startswith("_")] == ["_seq", "_published_at"]
+    assert {"block_number", "block_hash"} <= set(names())
+    assert names("--columns", "_block_hash,block_number") == ["_block_hash", "block_number"]
 
 
 def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None:
