@@ -237,7 +237,8 @@ def test_status_reports_the_position_of_the_lake(path: str) -> None:
 
 def test_a_lake_is_registered_in_a_catalog(path: str) -> None:
     found = lake_command("catalog", path, "--schema", "main.eth").stdout.splitlines()
-    assert found[0] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
+    assert found[0] == "CREATE SCHEMA IF NOT EXISTS main.eth;"
+    assert found[1] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
     assert found[-1].startswith("CREATE OR REPLACE VIEW main.eth.current_payload AS SELECT")
 
 
