@@ -8,6 +8,7 @@ import itertools
 import json
 import signal
 import sys
+import tempfile
 import threading
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from cardinal.errors import ConfigurationError, MissingExtraError
 
 from .command_options import lake_option, open_snapshot, parse_options
 from .query_command import query
+from .spinner import Spinner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,12 +109,15 @@ def run(
     pipeline.check(job)
     stopping = threading.Event()
     nothing = True
-    with contextlib.ExitStack() as answering:
-        numbers = None if metrics is None else _answering(answering, metrics, job)
-        spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
+    with contextlib.ExitStack() as closing:
+        numbers = None if metrics is None else _answering(closing, metrics, job)
+        java = closing.enter_context(tempfile.TemporaryFile())
+        spinner = closing.enter_context(Spinner("Spark starts and reads the first batch"))
+        spark = local_session(f"cardinal lake {target}", cores=cores, master=master, java_output=java)
         for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
             signal.signal(number, lambda *_: stopping.set())
         for status in pipeline.run(spark, job, stopping, None if numbers is None else numbers.progress):
+            spinner.stop()
             click.echo(json.dumps(asdict(status)) if as_json else _line(status))
             sys.stdout.flush()
             nothing = False

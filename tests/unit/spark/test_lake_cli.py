@@ -6,21 +6,27 @@ import io
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from pyarrow import parquet
+from rich.console import Console
 
 from cardinal.errors import CardinalError, ConfigurationError, LakeError
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.types import BlockRef
 from cardinal_spark.cli import lake
 from cardinal_spark.lake.location import LakeLocation
-from cardinal_spark.pipeline import PipelineJob, check, failure, source_options
+from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options
 from cardinal_spark.printing import write_table
+from cardinal_spark.source.offsets import offset_of
+from cardinal_spark.spinner import Spinner
 from cardinal_spark.testing import block_hash, commit_batch, script
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
@@ -264,6 +270,59 @@ def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path:
     assert source_options(PipelineJob("kafka://b", path, "s3a://bucket/checkpoint"))["restartFrom"] == "sink"
     with pytest.raises(ConfigurationError, match="needs --checkpoint"):
         check(PipelineJob("kafka://b", "s3://bucket/lake"))
+
+
+class EndedQuery:
+    """A query whose batches are all done when they are first looked at."""
+
+    lastProgress = None  # noqa: N815 - Spark's name
+
+    def __init__(self, progress: list[dict[str, Any]]) -> None:
+        self.recentProgress = progress
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - Spark's name
+        del timeout
+        return True
+
+
+@pytest.mark.parametrize("encode", [json.dumps, dict])
+def test_a_batch_reports_its_own_end_though_later_ones_are_in_the_lake(
+    path: str, encode: Callable[[dict[str, Any]], object]
+) -> None:
+    ends = [(3, "3a"), (8, "4b")]
+    progress = [
+        {
+            "batchId": batch,
+            "numInputRows": seq,
+            "durationMs": {"triggerExecution": 1500},
+            "sources": [{"endOffset": encode(offset_of(cursor_of(seq, name)))}],
+        }
+        for batch, (seq, name) in enumerate(ends)
+    ]
+    idle = progress[-1] | {"batchId": 2, "numInputRows": 0}
+    query: Any = EndedQuery([*progress, idle])
+    found = [status for status in batches(query, PipelineJob("kafka://b", path)) if status is not None]
+    assert found == [
+        BatchStatus(batch, seq, 1.5, seq, int(name[0]), f"0x{block_hash(name).hex()}")
+        for batch, (seq, name) in enumerate(ends)
+    ]
+
+
+def cursor_of(seq: int, name: str) -> Cursor:
+    head = BlockRef(int(name[0]), block_hash(name))
+    return Cursor(b"l" * 16, "evm", "evm:1", seq, (head,), 1, start=head)
+
+
+def test_a_wait_is_one_line_without_a_terminal_and_seconds_on_one() -> None:
+    text = io.StringIO()
+    with Spinner("Spark starts", Console(file=text, force_terminal=False)):
+        pass
+    assert text.getvalue() == "Spark starts …\n"
+    text = io.StringIO()
+    with Spinner("Spark starts", Console(file=text, force_terminal=True, width=80)) as spinner:
+        spinner.stop()
+    assert "Spark starts" in text.getvalue()
+    assert "0:00:00" in text.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.opened import OpenTables
 from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
+from cardinal_spark.lake.state import state_at
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.lake.typed import append_schemas, typed_rows
 from cardinal_spark.rows import AppSpec, payload_content, row_payload
@@ -368,6 +369,14 @@ def test_numbers_that_no_column_holds_are_null_counted_and_logged_once(
     rows = [payload_row(header_block(number, **header), app, number) for number, header in enumerate(headers, 1)]
     states = [commit_batch(location, [[row]], opened=opened) for row in rows]
     assert [state.unfit for state in states if state is not None] == [0, 1, 1, 0]
+    earlier = [state_at(location, seq) for seq in range(1, 6)]
+    assert [state and (state.seq, state.number, state.unfit) for state in earlier] == [
+        (1, 1, 0),
+        (2, 2, 1),
+        (3, 3, 1),
+        (4, 4, 0),
+        None,
+    ]
     blocks = read(location.root, "current_blocks").sort_by("number").to_pylist()
     assert [block["timestamp"] and block["timestamp"].year for block in blocks] == [2025, None, 2023, 2023]
     assert [block["gas_limit"] for block in blocks] == [30, 30, None, 30]
