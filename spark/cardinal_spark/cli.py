@@ -24,6 +24,7 @@ from .spinner import Spinner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cardinal_spark.lake.summary import ChainEnd
     from cardinal_spark.metrics import LakeMetrics
     from cardinal_spark.pipeline import BatchStatus, PipelineJob
 
@@ -155,20 +156,48 @@ def _line(status: BatchStatus) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @lake_option
 def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
-    """Print the state of the lake at PATH: its head, its last seq and its tables.
+    """Print the state of the lake at PATH: both ends of its chain, rows, files and size of each table.
+
+    Rows are all that are stored, also of blocks that left the chain; current_ views have fewer.
 
     \b
     Example:
       cardinal lake status ./lake --json
     """
+    from cardinal_spark.lake.summary import chain_ends, table_sizes  # noqa: PLC0415 - `--help` needs no extra
+
     snapshot = open_snapshot(path, options)
-    state = snapshot.state
+    state, sizes, (oldest, head) = snapshot.state, table_sizes(snapshot), chain_ends(snapshot)
     if as_json:
         facts = {"seq": state.seq, "number": state.number, "hash": f"0x{state.hash.hex()}", "lineage": state.lineage}
-        click.echo(json.dumps({**facts, "app": json.loads(state.app), "tables": snapshot.tables}))
-    else:
-        click.echo(f"head {state.number} 0x{state.hash.hex()}  seq {state.seq}  {state.app}")
-        click.echo(f"tables: {', '.join(snapshot.tables)}")
+        ends = {"oldest": _block_json(oldest), "head": _block_json(head)}
+        sized = {size.name: {"rows": size.rows, "files": size.files, "bytes": size.bytes} for size in sizes}
+        click.echo(
+            json.dumps({**facts, **ends, "app": json.loads(state.app), "tables": snapshot.tables, "sizes": sized})
+        )
+        return
+    click.echo(f"head   {_block_text(head)}  seq {state.seq}  {state.app}")
+    click.echo(f"oldest {_block_text(oldest)}")
+    click.echo(f"{'table':<14}{'rows':>14}{'files':>8}{'MB':>12}")
+    for size in sizes:
+        rows = "?" if size.rows is None else size.rows
+        click.echo(f"{size.name:<14}{rows:>14}{size.files:>8}{size.bytes / 1e6:>12.2f}")
+    click.echo(f"{'all':<14}{'':>14}{sum(size.files for size in sizes):>8}{sum(s.bytes for s in sizes) / 1e6:>12.2f}")
+    click.echo(f"views: {', '.join(name for name in snapshot.tables if name.startswith('current_'))}")
+
+
+def _block_json(end: ChainEnd) -> dict[str, object]:
+    times = {"time": end.time, "published": end.published}
+    return {
+        "number": end.number,
+        "hash": f"0x{end.hash.hex()}",
+        **{name: time and time.isoformat() for name, time in times.items()},
+    }
+
+
+def _block_text(end: ChainEnd) -> str:
+    time = end.time or end.published
+    return f"{end.number} 0x{end.hash.hex()}" + (f"  {time:%Y-%m-%d %H:%M:%S} UTC" if time else "")
 
 
 @lake.command()

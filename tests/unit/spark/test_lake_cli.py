@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from cardinal.errors import CardinalError, ConfigurationError, LakeError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_spark.cli import lake
+from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options
 from cardinal_spark.printing import write_table
@@ -27,7 +29,6 @@ from cardinal_spark.testing import block_hash, commit_batch, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
 
@@ -238,7 +239,23 @@ def test_status_reports_the_position_of_the_lake(path: str) -> None:
     found = json.loads(lake_command("status", path, "--json").stdout)
     assert (found["seq"], found["number"], found["hash"]) == (8, 4, f"0x{block_hash('4b').hex()}")
     assert "current_payload" in found["tables"]
-    assert lake_command("status", path).stdout.startswith("head 4 0x")
+    assert (found["oldest"]["number"], found["oldest"]["hash"]) == (1, f"0x{block_hash('1a').hex()}")
+    assert (found["head"]["number"], found["head"]["hash"]) == (4, found["hash"])
+    assert found["oldest"]["time"] < found["head"]["time"]
+
+
+def test_status_counts_what_is_stored(path: str) -> None:
+    sizes = json.loads(lake_command("status", path, "--json").stdout)["sizes"]
+    for table in ("events", "payload", "canonical"):
+        assert sizes[table]["rows"] == read(path, table).num_rows
+        files = set(Path(path, table).rglob("*.parquet"))
+        assert 0 < sizes[table]["files"] <= len(files)
+        assert 0 < sizes[table]["bytes"] <= sum(file.stat().st_size for file in files)
+    head, oldest, _, *rows, _, views = lake_command("status", path).stdout.splitlines()
+    assert head.split()[:3] == ["head", "4", f"0x{block_hash('4b').hex()}"]
+    assert oldest.split() == ["oldest", "1", f"0x{block_hash('1a').hex()}", "2023-11-14", "22:13:32", "UTC"]
+    assert [row.split()[:2] for row in rows] == [[name, str(sizes[name]["rows"])] for name in sizes]
+    assert views == "views: current_payload"
 
 
 def test_a_lake_is_registered_in_a_catalog(path: str) -> None:
