@@ -7,6 +7,7 @@ notebooks and tests.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -43,6 +44,9 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 _TASK_TRIES: Final = 4
 """A killed Python worker costs its task one attempt, not the query."""
+
+_ERROR: Final = re.compile(r"^.*[\w.$](?:Exception|Error): (.+)$", re.MULTILINE)
+"""A line by which Java reports an error."""
 
 _LOG_SETTINGS: Final = Path(__file__).with_name("log4j2.properties")
 
@@ -87,7 +91,8 @@ def local_session(
         spark = builder.getOrCreate()
         register(spark)
     except (PySparkException, Py4JError, ConnectionError) as error:
-        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        printed = "" if java_output is None or hasattr(error, "java_exception") else java_error(java_output)
+        reason = printed or str(getattr(error, "java_exception", error)).partition("\n")[0]
         raise LakeError(f"Spark did not start: {reason}") from error
     return spark
 
@@ -104,6 +109,15 @@ def _start_java(output: IO[bytes], settings: Mapping[str, str], name: str, maste
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items())).setAppName(name).setMaster(master)
     gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     SparkContext(conf=conf, gateway=gateway)
+
+
+def java_error(output: IO[bytes]) -> str:
+    """The error that a Java printed before it ended; its last line where it named none."""
+    output.seek(0)
+    text = output.read().decode(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("\t", "WARNING"))]
+    named = _ERROR.findall("\n".join(lines))
+    return named[-1] if named else lines[-1] if lines else ""
 
 
 def prepare_environment(*, alone: bool = True) -> None:

@@ -23,6 +23,7 @@ from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options
 from cardinal_spark.printing import write_table
+from cardinal_spark.session import java_error
 from cardinal_spark.source.offsets import offset_of
 from cardinal_spark.spinner import Spinner
 from cardinal_spark.testing import block_hash, commit_batch, script
@@ -340,6 +341,28 @@ def test_a_wait_is_one_line_without_a_terminal_and_seconds_on_one() -> None:
         spinner.stop()
     assert "Spark starts" in text.getvalue()
     assert "0:00:00" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            (
+                b'WARNING: Using incubator modules: x\nException in thread "main" a.SparkException: Master must'
+                b" be yarn\n\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)\n"
+            ),
+            "Master must be yarn",
+        ),
+        (
+            b"Error occurred during initialization of VM\nCould not reserve enough space\n",
+            "Could not reserve enough space",
+        ),
+        (b"WARNING: x\n", ""),
+        (b"", ""),
+    ],
+)
+def test_a_java_that_ended_is_reported_by_its_error(printed: bytes, reason: str) -> None:
+    assert java_error(io.BytesIO(printed)) == reason
 
 
 @pytest.mark.parametrize(
