@@ -83,6 +83,7 @@ def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
         (("local",), ("broker", "status", "--data", "nowhere"), "no broker"),
         (("spark",), ("lake", "status", "nowhere"), "there is no lake at"),
         (("query",), ("lake", "query", "nowhere", "select 1"), "needs the extra 'spark'"),
+        (("tables",), ("lake", "query", "nowhere", "select 1"), "there is no lake at"),
         (("ingest",), ("cluster", "keygen", "--help"), "Usage: cardinal cluster keygen"),
         (("server",), ("serve", "--help"), "Usage: cardinal serve"),
         (("evm", "server"), (*PRODUCE, "--metrics", "127.0.0.1:0"), "metrics at http://127.0.0.1:"),
