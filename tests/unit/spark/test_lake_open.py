@@ -79,14 +79,12 @@ def test_rows_of_a_query_are_an_arrow_table_a_pandas_and_a_polars_frame(lake: st
 def test_a_lake_stays_as_it_was_opened(rows: DevRows, tmp_path_factory: pytest.TempPathFactory) -> None:
     location = LakeLocation.of(str(tmp_path_factory.mktemp("grows") / "lake"))
     half = len(rows.updates) // 2
-    for update in rows.updates[:half]:
-        commit_batch(location, [update])
+    commit_batch(location, [list(chain.from_iterable(rows.updates[:half]))])
     opened = open_lake(location.root)
     before = opened.table("current_logs").to_table()
     count = "select count(*) n, max(block_number) m from current_logs"
     shown = opened.sql(count).to_pylist()
-    for update in rows.updates[half:]:
-        commit_batch(location, [update])
+    commit_batch(location, [list(chain.from_iterable(rows.updates[half:]))])
     assert opened.table("current_logs").to_table().equals(before)
     assert opened.sql(count).to_pylist() == shown != open_lake(location.root).sql(count).to_pylist()
     number = shown[0]["m"] - 1
