@@ -93,6 +93,7 @@ def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(w
         (("local",), ("broker", "status", "--data", "nowhere"), "no broker"),
         (("spark",), ("lake", "status", "nowhere"), "there is no lake at"),
         (("query",), ("lake", "query", "nowhere", "select 1"), "needs the extra 'spark'"),
+        (("tables",), ("lake", "query", "nowhere", "select 1"), "there is no lake at"),
         (("ingest",), ("cluster", "keygen", "--help"), "Usage: cardinal cluster keygen"),
         (("server",), ("serve", "--help"), "Usage: cardinal serve"),
         (("evm", "server"), (*PRODUCE, "--metrics", "127.0.0.1:0"), "metrics at http://127.0.0.1:"),
