@@ -13,7 +13,8 @@ from cardinal.cli.blocks import age, clock, facts_of
 from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
 from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
-from cardinal.server.status import NAMELESS, ProducerState, StreamState, explain_block, stream_state
+from cardinal.server.explanation import explain_block
+from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
         block_hash = b""
     if block_hash is not None and len(block_hash) != _HASH_BYTES:
         raise click.BadParameter(f"write a block's whole hash, 0x and 64 hex digits, not {text!r}")
+    if block_hash is not None and not any(block_hash):
+        raise click.BadParameter("the hash of zeros is no block: a chain's first block names it as its parent")
     return block_hash
 
 
@@ -100,9 +103,11 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
             setting="hash",
         )
     name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
-    click.echo(f"block {name} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
+    click.echo(f"block {name} of {app.chain} {block.summary}")
     lacking = block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
-    if lacking and (block.state == "open" or block.reason):  # what was read again of a whole block may be a part
+    if (
+        lacking and block.state != "removed" and (block.state == "open" or block.reason)
+    ):  # what was read again of a whole block may be a part
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
         click.echo(f"  {count} messages below {prefix}")
