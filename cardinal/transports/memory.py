@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
-from cardinal.errors import ConfigurationError, UnreachableError
+from cardinal.errors import ConfigurationError
 
 from .options import TransportOptions
 
@@ -79,9 +79,10 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 def _broker(url: TransportUrl) -> InProcessBroker:
     TransportOptions.of(url)
     if (broker := _brokers.get(url.address)) is None:
-        raise UnreachableError(
-            f"there is no memory broker {url.address!r} in this process: make a "
-            f"cardinal.testing.MemoryBroker({url.address!r})",
-            address=url.address,
+        # Not unreachable, which is waited for: no other process can make one here.
+        raise ConfigurationError(
+            f"there is no memory broker {url.address!r} in this process: commands need kafka:// or file://, and a test "
+            f"makes a cardinal.testing.MemoryBroker({url.address!r})",
+            setting="url",
         )
     return broker
