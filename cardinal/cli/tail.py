@@ -19,6 +19,7 @@ from cardinal.cli.stopping import exit_on_signals
 from cardinal.cli.writing import output, write_line
 from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer
+from cardinal.consuming.options import chain_id_of, cursor_of
 from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
 
@@ -89,7 +90,7 @@ def tail(
     source = stream(url, config)
     exit_on_signals()
     with output(), ExitStack() as stack:
-        app = application(source, app_name, chain_id, topic)
+        app = application(source, app_name, chain_id or chain_id_of(cursor_of(start)), topic)
         healer = None
         if heal is not None:
             chain = int(app.chain.rpartition(":")[2])
