@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal.cli.blocks import age, clock, facts_of
-from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.cli.common import (
+    any_app_option,
+    chain_id_option,
+    config_option,
+    stream,
+    streams,
+    topic_option,
+    wait_option,
+)
+from cardinal.consuming.patience import Patience
 from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
 from cardinal.server.explanation import explain_block
@@ -47,6 +57,7 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--blocks", type=click.IntRange(1), default=64, show_default=True, help="Newest blocks to check for gaps."
 )
+@wait_option("Wait so long for the server and its streams. Default: 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
 @any_app_option
 @chain_id_option
@@ -57,6 +68,7 @@ def status(
     url: str,
     block_hash: bytes | None,
     blocks: int,
+    wait: float | None,
     as_json: bool,
     app_name: str | None,
     chain_id: int | None,
@@ -77,12 +89,13 @@ def status(
       cardinal status kafka://localhost:9092 --chain-id 1 --hash 0x88e9…  (the whole hash)
     """
     source = stream(url, config)
-    apps = streams(source, app_name, chain_id, topic)
+    patience = Patience(wait)
+    apps = patience.answer(lambda: streams(source, app_name, chain_id, topic))
     if block_hash is not None:
         _explain(source, apps, block_hash, as_json=as_json)
         return
     for app in apps:
-        state = stream_state(source, app, blocks)
+        state = patience.answer(partial(stream_state, source, app, blocks))
         retention = topic_states(source, app, [app.default_topic])[0].retention_ms
         if as_json:
             click.echo(json.dumps(_values(app, state, retention)))

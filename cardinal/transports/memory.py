@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
-from cardinal.errors import ConfigurationError
+from cardinal.errors import ConfigurationError, UnreachableError
 
 from .options import TransportOptions
 
@@ -53,6 +53,11 @@ def enter(name: str, broker: InProcessBroker) -> None:
         raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
 
 
+def exists(name: str) -> bool:
+    """True for the name of a broker."""
+    return name in _brokers
+
+
 def leave(name: str, broker: InProcessBroker) -> None:
     """Release a broker's name. May be called twice."""
     with _lock:
@@ -79,10 +84,9 @@ def list_topics(url: TransportUrl) -> frozenset[str]:
 def _broker(url: TransportUrl) -> InProcessBroker:
     TransportOptions.of(url)
     if (broker := _brokers.get(url.address)) is None:
-        # Not unreachable, which is waited for: no other process can make one here.
-        raise ConfigurationError(
-            f"there is no memory broker {url.address!r} in this process: commands need kafka:// or file://, and a test "
-            f"makes a cardinal.testing.MemoryBroker({url.address!r})",
-            setting="url",
+        raise UnreachableError(
+            f"there is no memory broker {url.address!r} in this process: make a "
+            f"cardinal.testing.MemoryBroker({url.address!r})",
+            address=url.address,
         )
     return broker

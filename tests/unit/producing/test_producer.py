@@ -17,6 +17,7 @@ from cardinal.errors import (
     OversizeError,
     SplitError,
     TransportError,
+    UnreachableError,
 )
 from cardinal.producer import Producer, ping_id
 from cardinal.protocols.streams.payload import Payload, SubBatch
@@ -272,7 +273,7 @@ def test_settings_that_cannot_work_are_refused(broker: MemoryBroker, wrong: dict
 
 
 def test_an_unknown_memory_broker_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="nowhere"):
+    with pytest.raises(UnreachableError, match="nowhere"):
         Producer("memory://nowhere", Blocks(), producer_id="one")
 
 
