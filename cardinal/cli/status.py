@@ -79,8 +79,8 @@ def status(
 
     Streams are found by the applications' own topic names: name another one with --topic and --chain-id.
     The newest blocks are read with their content. Proving a gap among them takes some seconds. A producer is alive if
-    it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy. One that
-    has only pinged lately is named by the hash of its id.
+    it has pinged within 95 seconds, and ended if its last ping says so; its lag is the median time by which its blocks
+    come after the first copy. One that has only pinged lately is named by the hash of its id.
 
     \b
     Examples:
@@ -169,6 +169,8 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
 def _health(producer: ProducerState) -> str:
     if producer.name == NAMELESS:
         return "unknown  "
+    if producer.ended:
+        return "ended    "
     return click.style("alive    ", fg="green") if producer.alive else click.style("silent   ", fg="red")
 
 

@@ -18,7 +18,7 @@ from cardinal.consuming.lookup import Found, batch_of
 from cardinal.errors import ConfigurationError
 from cardinal.producing.pings import ping_id
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.types import ENDED_HEADER, PRODUCER_HEADER
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import PING
 from cardinal.server.explanation import LackReports
@@ -55,6 +55,7 @@ class ProducerState:
         first: number of blocks that it sent before all others.
         lag: median seconds after the first producer; None where it sent none.
         newest: the highest number that it sent; None where it sent none.
+        ended: its last ping says that it ended cleanly.
 
     """
 
@@ -64,11 +65,12 @@ class ProducerState:
     first: int
     lag: float | None
     newest: int | None
+    ended: bool = False
 
     @property
     def alive(self) -> bool:
-        """True if it has pinged recently."""
-        return self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
+        """True if it has pinged recently and has not ended."""
+        return not self.ended and self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,16 @@ class _Tail:
     batches: dict[bytes, Found] = field(default_factory=dict)
     sent: dict[bytes, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     pings: dict[bytes, int] = field(default_factory=dict)
+    ended: set[bytes] = field(default_factory=set)
 
     def take(self, record: Record) -> None:
         """Note a Batch or a ping."""
         if len(record.key) == HASH_END and record.key[0] == PING:
             at = self.pings.get(record.key[1:], 0)
             self.pings[record.key[1:]] = max(at, record.timestamp_ms)
+            # A producer's pings are in one partition, so in their order: one that starts again is not ended.
+            ends = any(name == ENDED_HEADER for name, _ in record.headers)
+            (self.ended.add if ends else self.ended.discard)(record.key[1:])
         elif (batch := batch_of(record)) is not None:
             self.batches.setdefault(batch.hash, batch)
             name = next((value or b"" for key, value in record.headers if key == PRODUCER_HEADER), b"")
@@ -230,6 +236,7 @@ def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
             highest[name] = max(highest.get(name, 0), batch.number)
     names = {ping_id(name): name for copies in tail.sent.values() for name in copies}
     ages = {names.get(one, f"{one.hex()[:12]}…"): now - at / 1000 for one, at in tail.pings.items()}
+    ended = {names.get(one, f"{one.hex()[:12]}…") for one in tail.ended}
     return tuple(
         ProducerState(
             name,
@@ -238,6 +245,7 @@ def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
             firsts[name],
             median(lags[name]) if lags[name] else None,
             highest.get(name),
+            name in ended,
         )
         for name in sorted({*lags, *ages})
     )
