@@ -14,7 +14,7 @@ import click
 
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
-from cardinal.cli.common import app_option, config_option, metrics_option, stream
+from cardinal.cli.common import app_option, config_option, metrics_option, stream, wait_option
 from cardinal.cli.positions import NODE, start_option, stop_option
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.settings import find_node
@@ -69,6 +69,7 @@ _NAMED: Final = 10
     help="Total difficulty of the block with this hash, for a new stream near it whose node serves none.",
 )
 @stop_option(help="Stop after this block (default: follow the head).")
+@wait_option("Wait so long at the start for the node and the broker. Default: until they answer.")
 @click.option("--lag", type=click.IntRange(0), help="Lag N blocks behind the head.", metavar="N")
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only blocks of this finality.")
 @click.option("--state", is_flag=True, help="Also publish state deltas: accounts, code and storage.")
@@ -106,6 +107,7 @@ def produce(
     to_url: str,
     start: str | int | datetime | None,
     stop: int | None,
+    wait: float | None,
     lag: int | None,
     finality: str | None,
     state: bool,
@@ -126,8 +128,8 @@ def produce(
     Node and stream are URLs, or names of the file in --config. --lag, --finality, --state and --workers may also be
     set there, or behind a node URL's #, as in https://node#token_file=PATH&lag=3.
     With ingest:// the blocks are pushed to ingest nodes, which acknowledge, agree on and publish them.
-    An unreachable node or broker is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
-    again: missing blocks are published then.
+    An unreachable node or broker is waited for, at the start no longer than --wait. Stops cleanly on SIGINT
+    and SIGTERM. After any other end, start it again: missing blocks are published then.
 
     \b
     Example:
@@ -153,7 +155,7 @@ def produce(
         producer_id or socket.gethostname(), redundancy, allow_coverage_change, not no_reorg_channels
     )
     presets = {} if topic is None else {"topic": topic}
-    conditions = Conditions()
+    conditions = Conditions(patience=wait)
 
     def service(chain: int, collector: ProduceMetrics | None) -> ProduceService:
         app = apps.get(app_name, chain_id=chain, **presets)

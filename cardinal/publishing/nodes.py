@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cardinal._tls_probe import GRPC, speaks_other
 from cardinal.errors import CardinalError, MissingExtraError, RefusedError, RemoteProtocolError, UnreachableError
 
 try:
@@ -101,9 +102,18 @@ class IngestNodes:
             except Exception as error:
                 if (failure := failure_of(error, address)) is None:
                     raise
-                raise failure from None
+                raise await self._wrong_tls(address) or failure from None
         first, last = found.first_available_block, found.last_available_block
         return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
+
+    async def _wrong_tls(self, address: str) -> RefusedError | None:
+        """Error for a node that speaks TLS where the URL does not, or the reverse: no wait heals it."""
+        host, _, port = address.rpartition(":")
+        tls = self._credentials is not None
+        if not await speaks_other(host.strip("[]"), int(port), tls=tls, greeting=GRPC):
+            return None
+        remedy = "does not speak TLS: leave tls=1 out" if tls else "speaks TLS only: add ?tls=1"
+        return RefusedError(f"the ingest node {address} {remedy}")
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         options = (*_OPTIONS, *self._agent)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import json
+import math
 import signal
 import sys
 import tempfile
@@ -60,6 +61,12 @@ lake.add_command(query)
 @click.option("--config", metavar="FILE", help="TOML file that names streams (or set CARDINAL_CONFIG).")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
 @click.option("--exit-at-end", is_flag=True, help="End at the current end of the stream.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Wait so long for the server and the stream.  [default: 60 for the stream, 0 for the server]",
+)
 @click.option("--trigger", default="1 second", show_default=True, help="Interval of batches, as in Spark.")
 @click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Concurrent Spark tasks.")
@@ -83,6 +90,7 @@ def run(
     config: str | None,
     checkpoint: str | None,
     exit_at_end: bool,
+    wait: float | None,
     trigger: str,
     master: str,
     cores: int,
@@ -102,12 +110,21 @@ def run(
     from cardinal_spark import pipeline  # noqa: PLC0415 - only this command needs Spark
     from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
 
-    named = {"app": app_name, "chainId": chain_id, "topic": topic, "startingOffsets": start, "config": config}
+    named: dict[str, object] = {
+        "app": app_name,
+        "chainId": chain_id,
+        "topic": topic,
+        "startingOffsets": start,
+        "config": config,
+        "topicsTimeout": None if wait is None else math.ceil(wait),
+    }
     chosen = parse_options(options) | {name: str(value) for name, value in named.items() if value is not None}
     if compact_every is not None:
         chosen["compactEvery"] = str(compact_every)
     job = pipeline.PipelineJob(source, target, checkpoint, exit_at_end, trigger, chosen)
     pipeline.check(job)
+    if wait is not None:
+        _wait_for(job, wait)
     stopping = threading.Event()
     nothing = True
     with contextlib.ExitStack() as closing:
@@ -127,6 +144,18 @@ def run(
     if nothing and not stopping.is_set():
         waits = " and that are as final as finality asks" if "finality" in job.options else ""
         click.echo(f"nothing new: the lake has all blocks that are on the topics{waits}", err=True)
+
+
+def _wait_for(job: PipelineJob, seconds: float) -> None:
+    """Wait for the server, and for the stream where no option names its chain, before Spark starts."""
+    from cardinal.config.settings import find_url  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.consumer import find_application  # noqa: PLC0415 - the same
+    from cardinal.consuming.patience import Patience  # noqa: PLC0415 - the same
+    from cardinal.transports import list_topics  # noqa: PLC0415 - the same
+
+    url, chain = find_url(job.source, job.options.get("config")), job.options.get("chainId")
+    app = job.options.get("app", "evm")
+    Patience(seconds).answer(lambda: find_application(url, app) if chain is None else list_topics(url))
 
 
 def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> LakeMetrics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -52,11 +53,13 @@ class Conditions:
 
     Arguments:
         clock: seconds.
+        patience: seconds from now in which :meth:`answer` waits; None: no limit.
 
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, patience: float | None = None) -> None:
         self._clock = clock
+        self._deadline = math.inf if patience is None else clock() + patience
         self._now: dict[str, _Holding] = {}
 
     @property
@@ -87,7 +90,7 @@ class Conditions:
         """Repeat a call, with growing pauses, while a node or a broker is unreachable; its answer.
 
         Raises:
-            CardinalError: of the call, where waiting does not heal it.
+            CardinalError: of the call, where waiting does not heal it, or when the patience has ended.
 
         """
         pause = _PAUSE_SECONDS
@@ -95,7 +98,7 @@ class Conditions:
             try:
                 answer = await call()
             except CardinalError as error:
-                if not error.retriable:
+                if not error.retriable or self._clock() >= self._deadline:
                     raise
                 named = {FeedError: "node", StoreError: "disk"}.items()
                 name = next((name for kind, name in named if isinstance(error, kind)), "broker")
@@ -103,5 +106,5 @@ class Conditions:
             else:
                 self.update({})
                 return answer
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(0.0, min(pause, self._deadline - self._clock())))
             pause = min(2 * pause, PAUSE_MAX_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
 from cardinal.cli.produce import progress_line
-from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, TopicError
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, TopicError, UnreachableError
 from cardinal.feeds import FeedReport, NodeReport
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
@@ -364,3 +364,12 @@ def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCa
         ("INFO", "the broker answers again (after 34 s)"),
         ("WARNING", "the node is unreachable (for 600 s now)"),
     ]
+
+
+@pytest.mark.parametrize("patience", [0, 0.01])
+def test_the_start_waits_no_longer_than_its_patience(patience: float) -> None:
+    async def away() -> None:
+        raise UnreachableError("the broker is away", address="here")
+
+    with pytest.raises(UnreachableError, match="is away"):
+        asyncio.run(Conditions(patience=patience).answer(away))
