@@ -145,9 +145,9 @@ class ClusterTopics:
             replication = int(demands[_REPLICATION])
             if replication < REPLICATION_MAX:
                 _LOG.warning(
-                    "the topic %s is created with %d of %d replicas, as there are no more brokers: records that a "
-                    "broker's disk loses are lost",
-                    *(name, replication, REPLICATION_MAX),
+                    "the topic %(topic)s is created with %(replicas)d of %(wanted)d replicas, as there are no more "
+                    "brokers: records that a broker's disk loses are lost",
+                    {"kind": "replicas", "topic": name, "replicas": replication, "wanted": REPLICATION_MAX},
                 )
             config = {**settings, _ACKNOWLEDGING: demands[_ACKNOWLEDGING]}
             state = self._admin.create(name, config, replication=replication)
