@@ -132,7 +132,7 @@ def produce(
 
     \b
     Example:
-      cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9090
+      cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9464
     """
     to = stream(to_url, config)
     if to.scheme == "ingest":
