@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cardinal import Consumer, apps
+from cardinal.cli.main import cardinal
 from cardinal.protocols.replication import (
     ClaimLog,
     Marker,
@@ -104,3 +106,19 @@ def test_a_claim_log_and_its_markers_are_read(stored: Path) -> None:
     markers = [decode_marker(base64.b64decode(value)) for _, value in found["markers"]]
     assert isinstance(markers[-1], Marker)
     assert (markers[-1].cluster, markers[-1].num) == (membership.cluster, found["batch"])
+
+
+def test_a_lake_is_read(stored: Path) -> None:
+    """Without Spark: what a job and a reader find first, the state, and the rows of its tables."""
+    pytest.importorskip("deltalake", reason="deltalake is not installed")
+    lake, found = str(stored / "lake"), facts(stored)
+    state = CliRunner().invoke(cardinal, ["lake", "status", lake], catch_exceptions=False).stdout
+    number, block_hash = found["chain"][-1]
+    assert f"head {number} 0x{block_hash}" in state
+    arguments = ["lake", "query", lake, "--columns", "number,hash", "--format", "json", "--table", "current_blocks"]
+    printed = CliRunner().invoke(cardinal, arguments, catch_exceptions=False).stdout
+    rows = [json.loads(line) for line in printed.splitlines()]
+    assert [[row["number"], row["hash"].removeprefix("0x")] for row in rows] == found["chain"]
+    for table, column in (("current_transactions", "hash"), ("current_logs", "address"), ("events", "seq")):
+        arguments = ["lake", "query", lake, "--columns", column, "--format", "json", "--table", table]
+        assert CliRunner().invoke(cardinal, arguments, catch_exceptions=False).stdout.count("\n") > 5, table
