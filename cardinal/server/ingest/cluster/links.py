@@ -114,9 +114,9 @@ class Links:
         self._names = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._reported: dict[tuple[str, str], tuple[Reason | None, str]] = {}
+        """Last logged end of each link since it was connected; strangers share one."""
         self._missed: dict[tuple[str, str], float] = {}
         """Time since which a link is not connected; infinity once that was a warning."""
-        """Last logged end of each link since it was connected; strangers share one."""
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Links:
         missed = self._now() - self._missed.setdefault(link, self._now())
         fields |= {"reason": change.reason, "detail": change.detail, "seconds": round(max(0.0, missed), 3)}
         detail = ": %(detail)s" if change.detail else ""
-        if missed >= _MISSED_SECONDS and change.reason in _UNREACHED:
+        if way == "to" and missed >= _MISSED_SECONDS and change.reason in _UNREACHED:
             self._missed[link] = float("inf")
             LOG.warning(f"the link %(way)s %(peer)s is not connected for %(seconds).0f s{detail}", fields)
         elif self._reported.get(link) != (change.reason, change.detail):  # else it is dialed again and again
