@@ -92,7 +92,7 @@ def application(
         if chain_id is None:
             raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
         return apps.get(app_name, chain_id=chain_id, topic=topic)
-    _check_folder(url)
+    check_folder(url)
     return find_application(url, app_name, chain_id=chain_id, wait=wait)
 
 
@@ -105,7 +105,7 @@ def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic
     """
     if chain_id is not None or topic is not None:
         return [application(url, app_name or "evm", chain_id, topic, wait=0.0)]
-    _check_folder(url)
+    check_folder(url)
     names = apps.NAMES if app_name is None else (app_name,)
     found = [app for name in names for app in find_streams(url, name).values()]
     if not found:
@@ -117,7 +117,7 @@ def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic
     return found
 
 
-def _check_folder(url: TransportUrl) -> None:
+def check_folder(url: TransportUrl) -> None:
     """ConfigurationError for a folder that does not exist."""
     if url.scheme == "file" and not folder_of(url).exists():
         raise ConfigurationError(

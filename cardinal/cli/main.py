@@ -130,11 +130,11 @@ def main() -> None:
         no_arguments.show()
         sys.exit(no_arguments.exit_code)
     except click.ClickException as error:
-        report_error(_sentence(error))
+        report_error(_sentence(error), type(error).__name__)
         sys.exit(error.exit_code)
     except CardinalError as error:
         if _COMPLETION not in os.environ:  # a shell would print it at every key
-            report_error(str(error))
+            report_error(str(error), type(error).__name__)
         sys.exit(1)
 
 

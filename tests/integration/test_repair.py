@@ -195,7 +195,7 @@ def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_s
     )
     assert status == 0, said
     assert f"continues after block {BLOCKS}" in said
-    named = f"? (0x{tip.hash.hex()})"
+    named = f"? (0x{tip.hash.hex()[:10]}…)"
     assert f"1 blocks partially published where the topics end, completed from the node: {named}" in said
     assert (
         f"1 blocks left partially published, because the node does not have them (consumers abandon them): {named}"

@@ -102,7 +102,7 @@ class ServeService:
         """Report the reason why the stream cannot be opened yet, and log it once."""
         if self._waits_for != str(error):
             self._waits_for = str(error)
-            _log.warning("waiting for the stream: %s", error)
+            _log.warning("waiting for the stream: %(error)s", {"kind": "waits", "error": error})
 
     def status(self) -> ServeStatus:
         """Current numbers. Called on the event loop."""
@@ -240,7 +240,7 @@ class ServeService:
             file = self._settings.token_file
             tokens = self._settings.tokens if file is None else read_tokens(file)
         except ConfigurationError as error:
-            _log.warning("a client is refused: %s", error)
+            _log.warning("a client is refused: %(error)s", {"kind": "refused", "error": error})
             return connection.respond(http.HTTPStatus.INTERNAL_SERVER_ERROR, "the token file cannot be used\n")
         if tokens and not _authenticated(request.headers.get_all("Authorization"), tokens):
             self._totals.unauthorized += 1
@@ -260,7 +260,8 @@ class ServeService:
             await client.run()
         finally:
             self._clients.discard(client)
-            _log.info("a client left after %.1f s", time.monotonic() - began)
+            fields = {"kind": "left", "seconds": round(time.monotonic() - began, 3)}
+            _log.info("a client left after %(seconds).1f s", fields)
 
 
 def read_tokens(file: Path) -> tuple[str, ...]:
