@@ -164,7 +164,7 @@ def test_status_names_head_producers_and_the_gap(gap: str, clock: Clock) -> None
         (5, {f"k/{hash_of('5a').hex()}/": 1})
     ]
     one, two = state["producers"]
-    assert (one["name"], one["blocks"], one["first"], one["alive"]) == ("one", LAST, LAST, True)
+    assert (one["name"], one["blocks"], one["first"], one["ended"]) == ("one", LAST, LAST, True)
     assert (two["name"], two["blocks"], two["first"], two["newest"]) == ("two", 1, 0, LAST)
     assert (one["lag"], two["lag"]) == (0, 3)
     shown = run("status", gap, "--blocks", "200").stdout
