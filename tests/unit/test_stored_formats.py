@@ -114,7 +114,7 @@ def test_a_lake_is_read(stored: Path) -> None:
     lake, found = str(stored / "lake"), facts(stored)
     state = CliRunner().invoke(cardinal, ["lake", "status", lake], catch_exceptions=False).stdout
     number, block_hash = found["chain"][-1]
-    assert f"head {number} 0x{block_hash}" in state
+    assert f"head {number} 0x{block_hash}" in " ".join(state.split())
     arguments = ["lake", "query", lake, "--columns", "number,hash", "--format", "json", "--table", "current_blocks"]
     printed = CliRunner().invoke(cardinal, arguments, catch_exceptions=False).stdout
     rows = [json.loads(line) for line in printed.splitlines()]

@@ -91,7 +91,7 @@ def test_a_command_waits_for_the_stream_and_the_block_where_it_begins(
         result = CliRunner().invoke(tail, [broker.url, *arguments])
         produced.result(DEADLINE)
     assert result.exit_code == 0, result.output
-    assert [text.split()[1] for text in result.output.splitlines()[2:]] == ["3", "4"]
+    assert [text.split()[1] for text in result.stdout.splitlines()[2:]] == ["3", "4"]
 
 
 @pytest.mark.parametrize("command", [tail, status])
