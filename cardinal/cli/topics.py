@@ -82,18 +82,20 @@ def _streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topi
     if topic is not None and chain_id is None:
         raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
     check_folder(url)
+    others: list[Application] = []
     if topic is not None:
         named = [apps.get(app_name or "evm", chain_id=chain_id, topic=topic)]
         found = [app for app in named if topics_of(url, app)]
     else:
-        found = streams_on(url, apps.NAMES if app_name is None else (app_name,))
+        found = others = streams_on(url, apps.NAMES if app_name is None else (app_name,))
         if chain_id is not None:
             found = [app for app in found if app.chain.endswith(f":{chain_id}")]
     if not found:
         wanted = " ".join(filter(None, [app_name, "stream", "" if chain_id is None else f"of chain {chain_id}"]))
+        there = f", only of {', '.join(app.chain for app in others)}" if others else ""
         raise TopicError(
-            f"there is no topic of any {wanted} on {url}: correct the options, or name a stream whose topics have "
-            "another name by --chain-id and --topic",
+            f"there is no topic of any {wanted} on {url}{there}: correct the options, or name a stream whose topics "
+            "have another name by --chain-id and --topic",
             topic=topic or "",
         )
     return found

@@ -350,5 +350,5 @@ def test_a_chain_that_is_not_named_or_not_there(
     for command in ("status", "topics"):
         status, said = refused(capfd, command, stream, "--chain-id", absent)
         assert status == 1
-        assert f"no evm stream of chain {absent}" in said
+        assert f"stream of chain {absent}" in said
         assert f"{first}" in said
