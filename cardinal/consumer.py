@@ -36,6 +36,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from cardinal.apps import DEFAULT
 from cardinal.config.settings import find_url
 from cardinal.consuming.healing import Healer
 from cardinal.consuming.health import Health
@@ -107,7 +108,7 @@ class Consumer:
     def __init__(
         self,
         url: str | TransportUrl,
-        app: str | Application = "evm",
+        app: str | Application = DEFAULT,
         *,
         start: str | Cursor | int | datetime | None = "earliest",
         chain_id: int | None = None,

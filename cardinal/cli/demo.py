@@ -117,7 +117,8 @@ class _Screen:
         for sign, style, blocks in (("-", "red", update.removed), ("+", "green", update.added)):
             for block in blocks:
                 facts = facts_of(self._app, block)
-                content = "missing" if facts.messages is None else f"{facts.transactions} transactions"
+                count = facts.first_count()
+                content = "missing" if count is None else f"{count} {next(iter(facts.counts))}"
                 self._line(f"{sign} {block.number:>5}  {short(block.hash)}  {content}", style)
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:

@@ -17,6 +17,7 @@ from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.common import app_option, config_option, metrics_option, stream, wait_option
 from cardinal.cli.positions import NODE, start_option, stop_option
 from cardinal.cli.stopping import cancelled_when_told
+from cardinal.config import schemes
 from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.feeds import open_feed
@@ -137,14 +138,14 @@ def produce(
       cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9464
     """
     to = stream(to_url, config)
-    if to.scheme == "ingest":
+    if schemes.destination(to.scheme) is not None:
         given = {
             "--topic": topic is not None,
             "--redundancy standby": redundancy == "standby",
             "--allow-coverage-change": allow_coverage_change,
             "--no-reorg-channels": no_reorg_channels,
         }
-        _refuse_with_ingest([name for name, is_given in given.items() if is_given])
+        _refuse_for_destination(to.scheme, [name for name, is_given in given.items() if is_given])
     chosen = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
     chosen["start.total"] = start_total
     options = {name: str(value) for name, value in chosen.items() if value is not None}
@@ -177,12 +178,12 @@ def produce(
             raise
 
 
-def _refuse_with_ingest(given: Sequence[str]) -> None:
-    """Refuse options that concern what a producer writes to topics: behind ingest nodes it is they who write."""
+def _refuse_for_destination(scheme: str, given: Sequence[str]) -> None:
+    """Refuse options that concern what a producer writes to topics: a destination writes them by itself."""
     if given:
         raise click.UsageError(
-            f"{', '.join(given)} is of no use with ingest://: topics, redundancy and reorgs are matters of the ingest "
-            "nodes, so leave it out"
+            f"{', '.join(given)} is of no use with {scheme}://: topics, redundancy and reorgs are matters of the other "
+            "side, so leave it out"
         )
 
 

@@ -30,7 +30,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 def selection_options(command: _Command) -> _Command:
     """Options of all applications, each as a tuple of texts under its own name."""
-    for name in reversed(apps.NAMES):
+    for name in reversed(apps.names()):
         for option in reversed(apps.selection_options(name)):
             text = f"{option.help} May be repeated; {name} only."
             command = click.option(f"--{option.name}", multiple=True, metavar=option.metavar, help=text)(command)

@@ -84,10 +84,10 @@ def _streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topi
     check_folder(url)
     others: list[Application] = []
     if topic is not None:
-        named = [apps.get(app_name or "evm", chain_id=chain_id, topic=topic)]
+        named = [apps.get(app_name or apps.DEFAULT, chain_id=chain_id, topic=topic)]
         found = [app for app in named if topics_of(url, app)]
     else:
-        found = others = streams_on(url, apps.NAMES if app_name is None else (app_name,))
+        found = others = streams_on(url, apps.names() if app_name is None else (app_name,))
         if chain_id is not None:
             found = [app for app in found if app.chain.endswith(f":{chain_id}")]
     if not found:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cardinal.apps import Application, block_time
+from cardinal.apps import Application
 from cardinal.metrics import Collector, Counter, GaugeMetricFamily, Histogram, new_registry
 from cardinal.protocols.streams.payload import MissingPayload, Payload
 
@@ -120,7 +120,7 @@ class ConsumerMetrics(Collector):
         for block in update.added:
             if isinstance(block, MissingPayload):
                 self._missing.inc()
-            elif follows and isinstance(block, Payload) and (at := block_time(self._consumer.app, block)) is not None:
+            elif follows and isinstance(block, Payload) and (at := self._consumer.app.time_of(block)) is not None:
                 self._latency.observe(max(0.0, now - at))
 
     def waits_for(self) -> str:

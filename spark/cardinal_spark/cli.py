@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardinal import apps
 from cardinal.errors import ConfigurationError, MissingExtraError
 
 from .command_options import lake_option, open_snapshot, parse_options
@@ -52,7 +53,7 @@ lake.add_command(query)
 @lake.command()
 @click.option("--from", "source", required=True, metavar="URL", help="The stream: kafka://host:port…")
 @click.option("--to", "target", required=True, metavar="DIR", help="The lake: a folder or an object store's URL.")
-@click.option("--app", "app_name", default="evm", show_default=True, help="Application of the stream.")
+@click.option("--app", "app_name", default=apps.DEFAULT, show_default=True, help="Application of the stream.")
 @click.option("--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several.")
 @click.option("--topic", help="Default topic of the stream, where it is not the application's own (needs --chain-id).")
 @click.option(
@@ -154,7 +155,7 @@ def _wait_for(job: PipelineJob, seconds: float) -> None:
     from cardinal.transports import list_topics  # noqa: PLC0415 - the same
 
     url, chain = find_url(job.source, job.options.get("config")), job.options.get("chainId")
-    app = job.options.get("app", "evm")
+    app = job.options.get("app", apps.DEFAULT)
     Patience(seconds).answer(lambda: find_application(url, app) if chain is None else list_topics(url))
 
 
