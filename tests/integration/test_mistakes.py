@@ -61,7 +61,10 @@ def refused(capfd: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
     ("line", "says"),
     [
         (f"produce --from gopher://user:s3cr3t@{DEAF} --to {STREAM}", "write one of archive://, dev://, http://"),
-        (f"produce --from user:s3cr3t@{DEAF} --to {STREAM}", "a node's URL begins with a scheme: write one of archive://, dev://"),
+        (
+            f"produce --from user:s3cr3t@{DEAF} --to {STREAM}",
+            "a node's URL begins with a scheme: write one of archive://, dev://",
+        ),
         (f"produce --from http://user:s3cr3t@[bad --to {STREAM}", "write http://host:port"),
         (f"produce --from dev://user:s3cr3t@[bad --to {STREAM}", "cannot be read"),
         (
