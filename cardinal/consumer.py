@@ -9,7 +9,7 @@ Example::
 
 Always handle ``removed``: a chain may be replaced at any update. To read only what is there and then stop::
 
-    with Consumer(url, "evm", tracked="logs", until="end") as consumer:
+    with Consumer(url, "evm", tracked="logs", until="end") as consumer:  # or the number of a block
         for update in consumer: ...
 
 Rules:
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
+    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
     from cardinal.transports.base import OpenTransaction
@@ -117,6 +118,8 @@ class Consumer:
         options = replace(options, **keywords)
         cursor = cursor_of(start)
         start = "earliest" if start is None else start
+        if isinstance(start, int) and isinstance(options.until, int) and start > options.until:
+            raise ConfigurationError(f"until={options.until} lies below start={start}", setting="until")
         url = find_url(url, options.config)
         self.app = application_of(url, app, chain_id, options.topics_timeout, cursor)
         # At the tail the first blocks are incomplete: their first messages are below it.
@@ -124,6 +127,8 @@ class Consumer:
         settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
         self._fetched: ChainUpdate | None = None
+        self._until = settings.until
+        self._reached = self._reaches(None if cursor is None else cursor.head)
         self._idle_since = time.monotonic()
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
@@ -394,12 +399,17 @@ class Consumer:
             self._health.delivered_below(before.cursor.floor)
 
     def _fetch(self) -> ChainUpdate:
-        self._fetched = self._loop.ready.popleft()
-        return self._fetched
+        self._fetched = update = self._loop.ready.popleft()
+        self._reached = self._reached or self._reaches(update.added[-1] if update.added else None)
+        return update
+
+    def _reaches(self, head: BlockRef | AnyPayload | None) -> bool:
+        """True for a head with which the iteration ends."""
+        return self._until is not None and head is not None and head.number >= self._until
 
     def _is_iterating(self) -> bool:
         """True while neither a call nor an option ends the iteration."""
-        return not self._closed.is_set() and (bool(self._loop.ready) or not self._is_over())
+        return not self._closed.is_set() and not self._reached and (bool(self._loop.ready) or not self._is_over())
 
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""

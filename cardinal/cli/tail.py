@@ -120,7 +120,7 @@ def tail(
         if heal is not None:
             chain = int(app.chain.rpartition(":")[2])
             healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
-        until: Literal["end"] | None = "end" if exit_at_end else None
+        until: Literal["end"] | int | None = "end" if exit_at_end else stop
         tracked = None if selection is None else selection.tracked
         options = ConsumerOptions(heal=healer, until=until, topics_timeout=seconds, tracked=tracked)
         consumer = stack.enter_context(patience.answer(lambda: Consumer(source, app, start=start, options=options)))
