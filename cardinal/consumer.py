@@ -65,7 +65,6 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import ChainUpdate, Explanation
-    from cardinal.protocols.streams.payload import AnyPayload
     from cardinal.protocols.streams.types import BlockRef, FinalityViolated, Partition, Routed
     from cardinal.transports import TransportUrl
     from cardinal.transports.base import OpenTransaction
@@ -128,7 +127,8 @@ class Consumer:
         self._options = options
         self._fetched: ChainUpdate | None = None
         self._until = settings.until
-        self._reached = self._reaches(None if cursor is None else cursor.head)
+        self._last = self._end_at(None if cursor is None else cursor.head)
+        """The block with which the iteration ended."""
         self._idle_since = time.monotonic()
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
@@ -378,7 +378,7 @@ class Consumer:
     @property
     def head(self) -> BlockRef | None:
         """The newest block in chain order: the cursor's, or the newest update's; None before the first."""
-        return self._loop.follower.head
+        return self._last or self._loop.follower.head
 
     def close(self) -> None:
         """End the iteration and release the connection. May be called twice, and from another thread."""
@@ -400,16 +400,16 @@ class Consumer:
 
     def _fetch(self) -> ChainUpdate:
         self._fetched = update = self._loop.ready.popleft()
-        self._reached = self._reached or self._reaches(update.added[-1] if update.added else None)
+        self._last = self._end_at(update.added[-1].ref if update.added else None)
         return update
 
-    def _reaches(self, head: BlockRef | AnyPayload | None) -> bool:
-        """True for a head with which the iteration ends."""
-        return self._until is not None and head is not None and head.number >= self._until
+    def _end_at(self, head: BlockRef | None) -> BlockRef | None:
+        """A head with which the iteration ends; None for any other."""
+        return head if self._until is not None and head is not None and head.number >= self._until else None
 
     def _is_iterating(self) -> bool:
         """True while neither a call nor an option ends the iteration."""
-        return not self._closed.is_set() and not self._reached and (bool(self._loop.ready) or not self._is_over())
+        return not self._closed.is_set() and self._last is None and (bool(self._loop.ready) or not self._is_over())
 
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""

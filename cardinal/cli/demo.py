@@ -17,8 +17,8 @@ from rich.text import Text
 from cardinal import apps
 from cardinal.cli.blocks import facts_of, reorg_line
 from cardinal.cli.jar_bar import JarBar
-from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -118,7 +118,7 @@ class _Screen:
             for block in blocks:
                 facts = facts_of(self._app, block)
                 content = "missing" if facts.messages is None else f"{facts.transactions} transactions"
-                self._line(f"{sign} {block.number:>5}  {short(block.hash)}  {content}", style)
+                self._line(f"{sign} {block.number:>5}  {short_hash(block.hash)}  {content}", style)
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
         """Spark wrote a batch."""

@@ -22,11 +22,11 @@ from cardinal.cli.common import (
 )
 from cardinal.cli.watching import watch, watch_option
 from cardinal.consuming.patience import Patience
-from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
 from cardinal.server.explanation import explain_block
 from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -178,7 +178,7 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
         click.echo(click.style(f"  hidden     {hidden}", fg="red"))
     for what, blocks in (("missing", state.missing), ("incomplete", state.incomplete)):
         for one in blocks[:_NAMED]:
-            click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
+            click.echo(click.style(f"  {what:<9}  {_number(one)} {short_hash(one.block)} {one.lacks}", fg="red"))
     click.echo(f"  producers  {'ping':>8}  {'blocks':>7}  {'first':>7}  {'lag':>8}  {'newest':>10}  id")
     for producer in state.producers:
         alive = _health(producer)

@@ -31,8 +31,8 @@ from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer, ConsumerOptions
 from cardinal.consuming.options import chain_id_of, cursor_of
 from cardinal.consuming.patience import Patience
-from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,6 +197,6 @@ def _line(sign: str, block: AnyPayload, facts: BlockFacts) -> str:
     content = facts.messages if facts.transactions is None else facts.transactions
     seconds = None if facts.time is None else time.time() - facts.time
     return (
-        f"{sign} {block.number:>14}  {short(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
+        f"{sign} {block.number:>14}  {short_hash(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
         f"{'missing' if facts.messages is None else content:>12}"
     )

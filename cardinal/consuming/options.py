@@ -24,6 +24,7 @@ from cardinal.protocols.streams.following.follower import FollowerSettings, OnIn
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import HASH_SIZE, Position, path_bytes
+from cardinal.texts import Readable
 from cardinal.transports import list_topics
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class ConsumerKeywords(TypedDict, total=False):
     max_update: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ConsumerOptions(Readable):
     """Settings of a consumer beyond the stream to read and the start position.
 
     Attributes:

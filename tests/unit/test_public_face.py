@@ -133,6 +133,7 @@ def test_reading_until_a_block_ends_with_its_update(broker: MemoryBroker) -> Non
         updates = list(consumer)
         assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
         assert list(consumer) == [], "it stays at its end"
+        assert consumer.head == block("20a", "19a").ref
     with Consumer(broker.url, Blocks(), start=updates[-1].cursor, until=20) as consumer:
         assert list(consumer) == [], "its cursor is there already"
     with Consumer(broker.url, Blocks(), start=updates[-1].cursor, until=21) as consumer:
