@@ -58,6 +58,7 @@ from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -449,7 +450,8 @@ class Consumer:
             _log.warning("%s does not answer: waiting for it", self._name)
         else:
             seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, None
-            _log.warning("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
+            behind = Count(self.lag, "record")
+            _log.warning("%s answers again after %.0f s: %s behind", self._name, seconds, behind)
 
     @property
     def _has_delivered_all(self) -> bool:
@@ -464,7 +466,9 @@ class Consumer:
                 return True
             if idle > _END_SECONDS:
                 waits = str(withheld or "") or "; ".join(map(str, (*self.open_transactions(), *self.awaited[:3])))
-                waits = waits or (f"{quorum} blocks have no quorum" if quorum else "a reorg that has not ended")
+                waits = waits or (
+                    f"{Count(quorum, 'block has', 'blocks have')} no quorum" if quorum else "a reorg that has not ended"
+                )
                 _log.warning("%s ends before everything that was there is delivered: %s", self._name, waits)
                 return True
             return False

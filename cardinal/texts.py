@@ -1,4 +1,4 @@
-"""Texts of values for people: bytes in hexadecimal, short hashes, a few of many items, nouns that agree with numbers."""
+"""Texts of values for people: bytes in hexadecimal, short hashes, a few of many items, nouns that agree in number."""
 
 from __future__ import annotations
 

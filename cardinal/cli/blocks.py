@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cardinal.apps import block_time
 from cardinal.protocols.streams.payload import Payload
-from cardinal.texts import short_hash
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
@@ -72,4 +72,4 @@ def reorg_line(update: ChainUpdate) -> str:
     old = update.removed[0]
     new = f"to {update.added[-1].number} {short_hash(update.added[-1].hash)}" if update.added else "to its ancestor"
     depth = len(update.removed)
-    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short_hash(old.hash)} {new}"
+    return f"! reorg of {Count(depth, 'block')}: from {old.number} {short_hash(old.hash)} {new}"

@@ -18,7 +18,7 @@ from cardinal import apps
 from cardinal.cli.blocks import facts_of, reorg_line
 from cardinal.cli.jar_bar import JarBar
 from cardinal.errors import ConfigurationError, MissingExtraError
-from cardinal.texts import short_hash
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -117,12 +117,12 @@ class _Screen:
         for sign, style, blocks in (("-", "red", update.removed), ("+", "green", update.added)):
             for block in blocks:
                 facts = facts_of(self._app, block)
-                content = "missing" if facts.messages is None else f"{facts.transactions} transactions"
+                content = "missing" if facts.messages is None else str(Count(facts.transactions or 0, "transaction"))
                 self._line(f"{sign} {block.number:>5}  {short_hash(block.hash)}  {content}", style)
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
         """Spark wrote a batch."""
-        self._lake = f"lake: batch {number}, {blocks} rows in {seconds:.1f} s, head {head}"
+        self._lake = f"lake: batch {number}, {Count(blocks, 'row')} in {seconds:.1f} s, head {head}"
         self._show(Text(self._lake, style="cyan"))
 
     def _line(self, text: str, style: str) -> None:

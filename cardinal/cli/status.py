@@ -26,7 +26,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.server.explanation import explain_block
 from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
-from cardinal.texts import short_hash
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -145,7 +145,7 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
     ):  # what was read again of a whole block may be a part
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
-        click.echo(f"  {count} messages below {prefix}")
+        click.echo(f"  {Count(count, 'message')} below {prefix}")
     for (name, partition), offset in sorted(block.positions.items()):
         click.echo(f"  its messages begin at {name}:{partition}@{offset}")
 

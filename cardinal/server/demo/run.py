@@ -27,6 +27,7 @@ from cardinal.embedded import EmbeddedKafka
 from cardinal.embedded.jars import Jar
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.events import ChainUpdate
+from cardinal.texts import Count
 
 from .cast import Child
 from .check import Content, LakeReader, NodeReader, Reorg, across_batches, differences, reorgs_of_events
@@ -156,7 +157,9 @@ class Demo:
         node = self._child("node", "dev-node", *arguments, "--chain-id", str(CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
         self._ws = str(said["ws"])
-        self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
+        self._audience.note(
+            f"development node at {said['http']}, seed {settings.seed}, {Count(settings.blocks, 'block')}"
+        )
         return node, NodeReader(str(said["http"]))
 
     def _start_ingest(self, url: str) -> tuple[list[Child], list[str]]:

@@ -279,7 +279,7 @@ def test_an_order_names_tables_and_columns(path: str) -> None:
     assert "table=column, not 'payload'" in str(error_of("maintain", path, "--z-order", "payload"))
     order = ("--z-order", "payload=path,payload=_seq", "--z-order", "logs=address")
     assert "no table 'logs'" in str(error_of("maintain", path, *order))
-    assert lake_command("maintain", path, *order[:2]).stdout.splitlines()[0] == "payload: 1 files became 1"
+    assert lake_command("maintain", path, *order[:2]).stdout.splitlines()[0] == "payload: 1 file became 1"
 
 
 def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:

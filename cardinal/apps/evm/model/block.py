@@ -20,7 +20,7 @@ from typing import Final
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.rlp import minimal_bytes
 from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.texts import Readable
+from cardinal.texts import Count, Readable
 
 from .transaction import AccessEntry, Authorization, Deposit, SyncedState, Transaction
 
@@ -199,7 +199,7 @@ class Block:
 
     def __repr__(self) -> str:
         """Name the block and its sizes: all of its parts are kilobytes."""
-        sizes = f"{len(self.transactions)} transactions, {len(self.logs)} logs"
+        sizes = f"{Count(len(self.transactions), 'transaction')}, {Count(len(self.logs), 'log')}"
         return f"<Block {self.number} 0x{self.hash.hex()} of chain {self.chain_id}: {sizes}>"
 
     def transaction_of(self, entry: Log | ReceiptMeta) -> Transaction | None:
