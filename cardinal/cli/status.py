@@ -22,7 +22,7 @@ from cardinal.cli.common import (
 )
 from cardinal.cli.watching import watch, watch_option
 from cardinal.consuming.patience import Patience
-from cardinal.errors import ConfigurationError
+from cardinal.errors import TopicError
 from cardinal.server.explanation import explain_block
 from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
@@ -99,7 +99,8 @@ def status(
     def report() -> Callable[[], None]:
         apps = patience.answer(lambda: streams(source, app_name, chain_id, topic))
         if block_hash is not None:
-            return partial(_explain, source, apps, block_hash, as_json=as_json)
+            app, block = _explained(source, apps, block_hash, may_be_unknown=as_json)
+            return partial(_print_block, app, block, as_json=as_json)
         states = (
             (app, patience.answer(partial(stream_state, source, app, blocks)), _retention(source, app)) for app in apps
         )
@@ -125,19 +126,26 @@ def _report(
             _print(f"{app.chain} on {source}", app, state, retention)
 
 
-def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *, as_json: bool) -> None:
+def _explained(
+    source: TransportUrl, apps: list[Application], block_hash: bytes, *, may_be_unknown: bool
+) -> tuple[Application, Explanation]:
+    """The state of a block, and its stream. TopicError where it is on none: time may heal it."""
     explanations = [(app, explain_block(source, app, block_hash)) for app in apps]
     app, block = next(((app, each) for app, each in explanations if each.state != "unknown"), explanations[0])
+    if block.state == "unknown" and not may_be_unknown:
+        raise TopicError(
+            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in apps)}: it was never "
+            "published, or retention has expired it",
+            topic=app.default_topic,
+        )
+    return app, block
+
+
+def _print_block(app: Application, block: Explanation, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"chain": app.chain, **_explanation(block)}))
         return
-    if block.state == "unknown":
-        raise ConfigurationError(
-            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in apps)}: it was never "
-            "published, or retention has expired it",
-            setting="hash",
-        )
-    name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
+    name = f"0x{block.block.hex()}" if block.number is None else str(block.number)
     click.echo(f"block {name} of {app.chain} {block.summary}")
     lacking = block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
     if (
