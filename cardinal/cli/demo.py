@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -58,7 +59,7 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, c
         raise MissingExtraError("The demo", "demo") from None
     nodes = _CLUSTER if cluster else int(ingest)
     settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark, ingest_nodes=nodes)
-    with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
+    with Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
         outcome = Demo(settings, screen).play()
     _report(outcome)
     if outcome.differences:
@@ -79,7 +80,7 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-class _Screen:
+class Screen:
     """A live table in a terminal, plain lines elsewhere. A context manager."""
 
     def __init__(self, console: Console, app: Application) -> None:
@@ -89,6 +90,7 @@ class _Screen:
         self._lines: deque[Text] = deque(maxlen=_ROWS)
         self._notes: deque[str] = deque(maxlen=6)
         self._lake = ""
+        self._waits: Progress | None = None
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -109,6 +111,16 @@ class _Screen:
         """Something was started, or is done."""
         self._notes.append(text)
         self._show(Text(f"· {text}", style="dim"))
+
+    def wait(self, text: str) -> None:
+        """Something takes long: elapsed seconds, until an empty text."""
+        if text:
+            self._waits = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._waits.add_task(text, total=None)
+            self._show(Text(f"· {text} …"))
+        elif self._waits is not None:
+            self._waits = None
+            self._draw()
 
     def update(self, update: ChainUpdate) -> None:
         """The consumer delivered an update."""
@@ -138,10 +150,19 @@ class _Screen:
             self._jars.__exit__(None, None, None)
             self._live = Live(console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            self._live.update(self.panel())
+
+    def panel(self) -> Group:
+        """What a terminal shows now: the notes, the newest chain updates, and the lake."""
         table = Table(title="chain updates", expand=True, show_header=False)
         for row in self._lines:
             table.add_row(row)
-        self._live.update(Group(Text("\n".join(self._notes), style="dim"), table, Text(self._lake, style="cyan")))
+        lake = Text(self._lake, style="cyan") if self._waits is None else self._waits
+        return Group(Text("\n".join(self._notes), style="dim"), table, lake)
 
 
 def _report(outcome: Outcome) -> None:
