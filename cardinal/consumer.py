@@ -451,7 +451,7 @@ class Consumer:
         else:
             seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, None
             behind = Count(self.lag, "record")
-            _log.warning("%s answers again after %.0f s: %s behind", self._name, seconds, behind)
+            _log.info("%s answers again after %.0f s: %s behind", self._name, seconds, behind)
 
     @property
     def _has_delivered_all(self) -> bool:

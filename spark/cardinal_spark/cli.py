@@ -153,9 +153,11 @@ def _wait_for(job: PipelineJob, seconds: float) -> None:
     from cardinal.consumer import find_application  # noqa: PLC0415 - the same
     from cardinal.consuming.patience import Patience  # noqa: PLC0415 - the same
     from cardinal.transports import list_topics  # noqa: PLC0415 - the same
+    from cardinal_spark.pipeline import source_options  # noqa: PLC0415 - the same
 
-    url, chain = find_url(job.source, job.options.get("config")), job.options.get("chainId")
-    app = job.options.get("app", "evm")
+    options = {**job.options, **source_options(job)}
+    url, chain = find_url(job.source, options.get("config")), options.get("chainId")
+    app = options.get("app", "evm")
     Patience(seconds).answer(lambda: find_application(url, app) if chain is None else list_topics(url))
 
 
