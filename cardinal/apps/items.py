@@ -23,6 +23,7 @@ from typing import Final
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import HASH_SIZE
+from cardinal.texts import Readable
 
 from .base import REORG_THRESHOLD, Application
 
@@ -31,8 +32,8 @@ __all__ = ["Block", "application", "block_hash", "payload", "read"]
 _ROOT: Final = "i/"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True, slots=True, repr=False)
+class Block(Readable):
     """Items of a number."""
 
     number: int

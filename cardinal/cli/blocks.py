@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cardinal.consuming.reports import short
 from cardinal.protocols.streams.payload import Payload
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,6 @@ def age(seconds: float | None) -> str:
 def reorg_line(update: ChainUpdate) -> str:
     """A reorg in one line."""
     old = update.removed[0]
-    new = f"to {update.added[-1].number} {short(update.added[-1].hash)}" if update.added else "to its ancestor"
+    new = f"to {update.added[-1].number} {short_hash(update.added[-1].hash)}" if update.added else "to its ancestor"
     depth = len(update.removed)
-    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short(old.hash)} {new}"
+    return f"! reorg of {Count(depth, 'block')}: from {old.number} {short_hash(old.hash)} {new}"

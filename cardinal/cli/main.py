@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import Final, Literal
 
@@ -19,6 +20,8 @@ _SUMMARY_LENGTH: Final = 200
 """More than any first sentence has, so that `cardinal --help` does not truncate it."""
 
 _COMPLETION: Final = "_CARDINAL_COMPLETE"
+_UNKNOWN: Final = re.compile("No such (?:command|option):? '?(?P<name>[^' ]+)'?")
+
 _OWN: Final = {
     "produce": Deferred(
         "Publish a node's blocks: from where the topics end, then the head as it moves.", "cardinal.cli.produce:produce"
@@ -142,9 +145,29 @@ def main() -> None:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Click's usage error in one line, with the command for help."""
+    """Click's usage error in one line, with the nearest name or the command for help."""
     wrong = " ".join(error.format_message().split()).rstrip(".")
     if not isinstance(error, click.UsageError):
         return wrong
-    # click's own parser raises some of them without a context
-    return f"{wrong}: see `{error.ctx.command_path if error.ctx else 'cardinal'} --help`"
+    context = error.ctx
+    if context is None:  # click's own parser raises some without one
+        return f"{wrong}: see `cardinal --help`"
+    remedy = f"see `{context.command_path} --help`"
+    unknown = _UNKNOWN.match(error.message)
+    return f"{unknown[0]}: {_nearest(unknown['name'], context, remedy)}" if unknown else f"{wrong}: {remedy}"
+
+
+def _nearest(name: str, context: click.Context, otherwise: str) -> str:
+    """The remedy for an unknown option or command."""
+    from cardinal.config.options import nearest  # noqa: PLC0415 - only where something is wrong
+
+    if not name.startswith("-"):
+        return nearest(name, context.command.list_commands(context), otherwise)  # type: ignore[attr-defined] # a group
+    above = context.find_root()
+    if context is not above and name in _options(above):
+        return f"it stands before the command: `cardinal {name} …`"
+    return nearest(name, _options(context), otherwise)
+
+
+def _options(context: click.Context) -> list[str]:
+    return [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]

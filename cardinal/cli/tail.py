@@ -30,8 +30,8 @@ from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer, ConsumerOptions
 from cardinal.consuming.options import chain_id_of, cursor_of
 from cardinal.consuming.patience import Patience
-from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ def tail(
         if heal is not None:
             chain = int(app.chain.rpartition(":")[2])
             healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
-        until: Literal["end"] | None = "end" if exit_at_end else None
+        until: Literal["end"] | int | None = "end" if exit_at_end else stop
         tracked = None if selection is None else selection.tracked
         options = ConsumerOptions(heal=healer, until=until, topics_timeout=seconds, tracked=tracked)
         consumer = stack.enter_context(patience.answer(lambda: Consumer(source, app, start=start, options=options)))
@@ -200,6 +200,6 @@ def _line(sign: str, block: AnyPayload, facts: BlockFacts) -> str:
     content = facts.first_count()
     seconds = None if facts.time is None else time.time() - facts.time
     return (
-        f"{sign} {block.number:>14}  {short(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
+        f"{sign} {block.number:>14}  {short_hash(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
         f"{'missing' if content is None else content:>12}"
     )

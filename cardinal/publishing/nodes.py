@@ -53,6 +53,9 @@ class NodeStatus(NamedTuple):
     last: int | None
 
 
+_UNTRUSTED: Final = ("CERTIFICATE_VERIFY_FAILED", "Hostname Verification", "is not in peer certificate")
+
+
 class IngestNodes:
     """The nodes of a URL.
 
@@ -102,7 +105,7 @@ class IngestNodes:
             except Exception as error:
                 if (failure := failure_of(error, address)) is None:
                     raise
-                raise await self._wrong_tls(address) or failure from None
+                raise _untrusted(error, address) or await self._wrong_tls(address) or failure from None
         first, last = found.first_available_block, found.last_available_block
         return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
 
@@ -120,6 +123,17 @@ class IngestNodes:
         if self._credentials is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, self._credentials, options=options)
+
+
+def _untrusted(error: Exception, address: str) -> RefusedError | None:
+    """Error for a certificate that is not accepted: no wait heals it. A running publisher waits for another one."""
+    details = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else ""
+    if not any(word in details for word in _UNTRUSTED):
+        return None
+    return RefusedError(
+        f"the certificate of the ingest node {address} is not accepted: name its authority by ssl.ca.location, and the "
+        "node as its certificate does"
+    )
 
 
 def failure_of(error: BaseException, address: str) -> CardinalError | None:

@@ -26,6 +26,7 @@ from .lake.options import SINK_OPTIONS
 from .lake.query import last_committed
 from .lake.state import state_at
 from .options import STORAGE
+from .rows import AppSpec
 from .source.offsets import cursor_at
 from .source.options import SourceOptions, StreamSpec
 
@@ -138,9 +139,14 @@ def _of_source(job: PipelineJob) -> dict[str, str]:
 def source_options(job: PipelineJob) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
-    if last_committed(job.location.root, depth=1, storage=job.location.storage) is not None:
+    last = last_committed(job.location.root, depth=1, storage=job.location.storage)
+    if last is not None:
         # a checkpoint has precedence
         options |= {"restartFrom": "sink", "sinkPath": job.location.root, **job.location.options}
+        chain_id = AppSpec.parse(last.app).options.get("chain_id")
+        if chain_id is not None and "chainid" not in map(str.lower, job.options):
+            # the lake decides: another chain may have appeared on the server
+            options["chainId"] = str(chain_id)
     return options
 
 

@@ -200,6 +200,7 @@ def test_status_of_one_block_says_what_it_lacks(gap: str) -> None:
     assert shown.startswith("block 5 of blob:7 is ")
     assert "  it lacks 1 message" in shown
     assert "never published" in refusal("status", gap, "--hash", "11" * 32)
+    assert json.loads(run("status", gap, "--hash", "11" * 32, "--json").stdout)["state"] == "unknown"
     assert "write a block's whole hash" in refusal("status", gap, "--hash", "0x12")
 
 

@@ -24,6 +24,7 @@ from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import peer_contexts, server_credentials
 from cardinal.server.produce.connection import StreamConnection
 from cardinal.server.produce.settings import ProduceSettings
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,15 +152,15 @@ class Parts:
             now, node = time.monotonic(), self.node
             if node.acknowledged != before:
                 LOG.info(
-                    "block %(block)s acknowledged: %(blocks_per_second).1f blocks/s, %(publishers)d publishers, "
-                    "%(open_blocks)d open blocks, %(waiting_blocks)d blocks (%(waiting_mib).1f MiB) not on the topics",
+                    "block %(block)s acknowledged: %(blocks_per_second).1f blocks/s, %(publishers)s, "
+                    "%(open_blocks)s, %(waiting_blocks)s (%(waiting_mib).1f MiB) not on the topics",
                     {
                         "kind": "progress",
                         "block": node.last,
                         "blocks_per_second": round((node.acknowledged - before) / (now - said), 3),
-                        "publishers": node.publishers,
-                        "open_blocks": node.open_blocks,
-                        "waiting_blocks": self.promoter.waiting,
+                        "publishers": Count(node.publishers, "publisher"),
+                        "open_blocks": Count(node.open_blocks, "open block"),
+                        "waiting_blocks": Count(self.promoter.waiting, "block"),
                         "waiting_mib": round(self.store.pool_bytes / MEBIBYTE, 3),
                     },
                 )
@@ -186,16 +187,13 @@ def _peer_settings(settings: IngestSettings) -> PeerSettings:
     return peers if peers.listen is not None else replace(peers, retain=0)
 
 
-async def run_ingest(
-    url: str | TransportUrl, app: Application, settings: IngestSettings, listening: Callable[[int], object]
-) -> None:
+async def run_ingest(url: str | TransportUrl, app: Application, settings: IngestSettings) -> None:
     """Run a node until it is cancelled.
 
     Arguments:
         url: the stream's.
         app: the application.
         settings: the node's.
-        listening: called with the port when publishers may come.
 
     Raises:
         CardinalError: what waiting does not heal.
@@ -229,7 +227,6 @@ async def run_ingest(
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, credentials) as listener:
             LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
-            listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]
             try:
@@ -245,10 +242,9 @@ async def run_ingest(
                 for task in running:
                     task.cancel()
                 if promoter.waiting:
-                    fields = {"kind": "waiting", "waiting_blocks": promoter.waiting}
-                    LOG.info(
-                        "%(waiting_blocks)d blocks are not on the topics yet: the next start puts them there", fields
-                    )
+                    waiting = Count(promoter.waiting, "block is", "blocks are")
+                    fields = {"kind": "waiting", "waiting_blocks": waiting}
+                    LOG.info("%(waiting_blocks)s not on the topics yet: the next start puts them there", fields)
     finally:
         await asyncio.to_thread(opened.close)
         await connection.close()
