@@ -158,7 +158,7 @@ class Screen:
             self._live.update(self.panel())
 
     def panel(self) -> Group:
-        """What a terminal shows now: the notes, the newest chain updates, and the lake."""
+        """The panel as a terminal shows it: the notes, the newest chain updates, and the lake."""
         table = Table(title="chain updates", expand=True, show_header=False)
         for row in self._lines:
             table.add_row(row)
