@@ -148,14 +148,18 @@ def ingest(  # noqa: PLR0917 - click passes options by name
     if cluster is None:
         if key is not None:
             raise ConfigurationError("--key is of no use without --cluster: set both", setting="key")
-        running: Callable[[], Coroutine[None, None, None]] = partial(run_ingest, url, app, settings)
+        running: Callable[[], Coroutine[None, None, None]] = partial(run_ingest, url, app, settings, _say)
     else:
         from cardinal.server.ingest.cluster.service import member_of  # noqa: PLC0415 - the extra of one command
 
-        running = member_of(url, app, settings, cluster, key)
+        running = member_of(url, app, settings, cluster, key, _say)
 
     async def run() -> None:
         with cancelled_when_told(), suppress(asyncio.CancelledError):
             await running()
 
     asyncio.run(run())
+
+
+def _say(port: int) -> None:
+    click.echo(f"publishers are served on port {port}")

@@ -187,13 +187,16 @@ def _peer_settings(settings: IngestSettings) -> PeerSettings:
     return peers if peers.listen is not None else replace(peers, retain=0)
 
 
-async def run_ingest(url: str | TransportUrl, app: Application, settings: IngestSettings) -> None:
+async def run_ingest(
+    url: str | TransportUrl, app: Application, settings: IngestSettings, listening: Callable[[int], object]
+) -> None:
     """Run a node until it is cancelled.
 
     Arguments:
         url: the stream's.
         app: the application.
         settings: the node's.
+        listening: called with the port when publishers may come.
 
     Raises:
         CardinalError: what waiting does not heal.
@@ -226,7 +229,7 @@ async def run_ingest(url: str | TransportUrl, app: Application, settings: Ingest
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, credentials) as listener:
-            LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
+            listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]
             try:

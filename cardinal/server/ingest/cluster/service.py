@@ -86,8 +86,8 @@ class Member:
             settings.node_id, self._membership, key.sign, key.verify, replication, rows=rows.stored()
         )
 
-    async def run(self) -> None:
-        """Run until cancelled.
+    async def run(self, listening: Callable[[int], object]) -> None:
+        """Run until cancelled; ``listening`` is called with the port when publishers may come.
 
         Raises:
             CardinalError: what waiting does not heal.
@@ -109,7 +109,7 @@ class Member:
                 await tasks.until(read.wait())
                 await tasks.until(agreement.committed())
                 promoter = self._promoter(agreement, previous, markers_log)
-                await self._serve(agreement, promoter, markers, tasks)
+                await self._serve(agreement, promoter, markers, tasks, listening)
 
     async def _open_topics(self) -> tuple[str, TopicInfo, bytes]:
         """The claim log, which exists, the topic of markers, and the cluster of the epoch before."""
@@ -133,6 +133,7 @@ class Member:
         promoter: ClusterPromoter,
         markers: LogReader,
         tasks: _Tasks,
+        listening: Callable[[int], object],
     ) -> None:
         """Serve publishers and members, until a part of the node fails."""
         settings, state = self._settings, self._replica.state
@@ -177,7 +178,7 @@ class Member:
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
             async with Listener(node, settings.listen, credentials) as listener:
-                LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
+                listening(listener.port)
                 try:
                     await tasks.until(asyncio.Event().wait())
                 finally:
@@ -276,12 +277,13 @@ class _Tasks:
             awaited.cancel()
 
 
-def member_of(
+def member_of(  # noqa: PLR0917 - the parts of a command line
     url: str | TransportUrl,
     app: Application,
     settings: IngestSettings,
     cluster: Path,
     key: Path | None,
+    listening: Callable[[int], object],
 ) -> Callable[[], Coroutine[None, None, None]]:
     """The running of a member, until it is cancelled.
 
@@ -291,6 +293,7 @@ def member_of(
         settings: the node's.
         cluster: the file of its members.
         key: the file of this one's secret key.
+        listening: called with the port when publishers may come.
 
     Raises:
         ConfigurationError: a setting that makes no member of this cluster.
@@ -317,4 +320,4 @@ def member_of(
     if secret.public != found.members[settings.node_id].key:
         raise ConfigurationError(f"{key} is not the key of {settings.node_id} in {cluster}", setting="key")
     member = Member(find_url(url), app, settings, found, secret)
-    return member.run
+    return partial(member.run, listening)
