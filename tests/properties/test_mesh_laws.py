@@ -375,7 +375,7 @@ def test_noise_never_raises_and_never_connects(noise: bytes, hello_first: bool) 
     "seeds",
     [
         range(examples(80)),
-        pytest.param(range(1_025), marks=pytest.mark.slow),
+        pytest.param(range(1_025), marks=(pytest.mark.slow, pytest.mark.timeout(900))),
         *(pytest.param(range(at, at + 1_000), marks=pytest.mark.soak) for at in (1_025, 2_025)),
     ],
     ids=str,

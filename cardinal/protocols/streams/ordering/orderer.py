@@ -227,8 +227,9 @@ class Orderer:
         return "on a side branch" if node.linked else f"waiting for parent {(node.parent or b'').hex()}"
 
     def removed_at(self, block_hash: bytes) -> int | None:
-        """The lowest number that the reorg replaced with which a removed block left the chain; None for any other."""
-        return self._removed_at.get(block_hash) if self.state_of(block_hash) == REMOVED else None
+        """The lowest number that the reorg replaced with which a block left the chain; None for one in the chain."""
+        state = self.state_of(block_hash) or ""
+        return self._removed_at.get(block_hash) if state == REMOVED or state.startswith(PRUNED) else None
 
     def take_reports(self) -> list[OrderingEvent]:
         """The reports since the last call."""
@@ -659,8 +660,7 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        if self._last_states.get(node.hash) != REMOVED:  # that it was delivered says more
-            self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
+        self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)
