@@ -89,8 +89,8 @@ def tail(
 
     Json: one object for each update, with "seq" (number of its last step), "removed" (newest first) and "added" (oldest
     first), lists of blocks with "number", "hash", and in "added" also "messages" (keys that it writes or deletes;
-    null: content missing), "time" (unix seconds or null) and "transactions" (or null); and "cursor", with which
-    --start continues after this update.
+    null: content missing), "time" (unix seconds or null) and the application's own numbers, such as "transactions";
+    and "cursor", with which --start continues after this update.
 
     A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER`
     prints them step by step: for all of them, with the number of the stream's first block.

@@ -148,6 +148,6 @@ def test_the_command_prints_the_transaction(url: str, capfd: pytest.CaptureFixtu
     with open_transaction(url, get("evm", chain_id=1337, topic=topic), topic):
         code, text, _ = run_here(capfd, "status", url, "--topic", topic, "--chain-id", "1337")
         assert code == 0
-        assert f"hidden     1 records of {topic}:0" in text
+        assert f"hidden     1 record of {topic}:0" in text
         code, text, _ = run_here(capfd, "status", url, "--topic", topic, "--chain-id", "1337", "--json")
         assert [one["partition"] for one in json.loads(text)["open_transactions"]] == [0, 1]

@@ -139,7 +139,6 @@ def test_a_json_line_has_what_its_help_says(gap: str) -> None:
         "number": 1,
         "hash": f"0x{hash_of('1a').hex()}",
         "time": None,
-        "transactions": None,
         "messages": 2,
     }
     cursor = json.loads(text.splitlines()[-1])["cursor"]
