@@ -212,6 +212,7 @@ def test_a_block_that_every_node_refuses_fails_by_name(tmp_path: Path, capfd: py
         assert "such as another chain id" in said
 
 
+@pytest.mark.process
 def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:
     whole = block("0a")
     announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
