@@ -110,8 +110,8 @@ class Producer:
             raise ConfigurationError("a producer needs an id, room for a block, and a time between pings")
         self._app = app
         self._producer_id = producer_id
-        self._name = f"{app.default_topic} at {str(url).partition('?')[0]}"
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
+        self._name = f"{app.default_topic} at {str(url).partition('?')[0]}"
         self._sending = sending(self._sink)
         self._in_flight = InFlight(self._sending, max_blocks, max_bytes)
         self._depth = BranchDepth(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
