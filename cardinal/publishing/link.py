@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
-
-import grpc.aio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Final
 
 from cardinal.protocols.publish import decode_response
 from cardinal.publishing.nodes import CONNECT_SECONDS, failure_of
+from cardinal.rpc.status import RpcError
 
 if TYPE_CHECKING:
     from cardinal.errors import CardinalError
     from cardinal.publishing.driver import Driver
     from cardinal.publishing.nodes import IngestNodes
+    from cardinal.rpc.stream import Stream
 
 _END_SECONDS: Final = 1.0
 
@@ -65,10 +65,8 @@ class Link:
 
     async def _run(self) -> None:
         failure: CardinalError | None = None
-        channel, call = self._nodes.stream(self.address)
         try:
-            async with channel:
-                await self._converse(call())
+            await self._converse()
         except asyncio.CancelledError:
             if not self._ending:
                 raise
@@ -79,39 +77,43 @@ class Link:
         finally:
             self._driver.closed(self, failure)
 
-    async def _converse(self, call: Any) -> None:  # noqa: ANN401 - grpc's, which has no types
-        async with asyncio.timeout(CONNECT_SECONDS):
-            await call.wait_for_connection()
-        self._driver.opened(self)
-        reading = asyncio.ensure_future(self._read(call))
-        try:
-            await self._write(call, reading)
-        finally:
-            reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await reading  # raises the stream's error, which says more than that of the write
+    async def _converse(self) -> None:
+        async with AsyncExitStack() as opened:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                call = await opened.enter_async_context(self._nodes.stream(self.address))
+                await call.answer.wait()
+            if call.failure is not None:
+                raise call.failure
+            self._driver.opened(self)
+            reading = asyncio.ensure_future(self._read(call))
+            try:
+                await self._write(call, reading)
+            finally:
+                reading.cancel()
+                with suppress(asyncio.CancelledError):
+                    await reading  # raises the stream's error, which says more than that of the write
 
-    async def _write(self, call: Any, reading: asyncio.Future[None]) -> None:  # noqa: ANN401 - the same
+    async def _write(self, call: Stream, reading: asyncio.Future[None]) -> None:
         while not reading.done():
             self._changed.clear()
             if not self._pushed and not self._ending:
                 self._driver.draw(self)
             if self._pushed:
                 try:
-                    await call.write(self._pushed.popleft())
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended: reading raises why
+                    await call.send(self._pushed.popleft())
+                except RpcError:  # the stream has ended: reading raises why
                     await asyncio.wait((reading,), timeout=_END_SECONDS)
                     return
             elif self._ending:
-                await call.done_writing()
+                await call.end()
                 await asyncio.wait((reading,), timeout=_END_SECONDS / 2)
                 return
             else:
                 await self._changed.wait()
 
-    async def _read(self, call: Any) -> None:  # noqa: ANN401 - the same
+    async def _read(self, call: Stream) -> None:
         try:
-            while (data := await call.read()) is not grpc.aio.EOF:
+            while (data := await call.receive()) is not None:
                 self._driver.received(self, decode_response(data))
         finally:
             self._changed.set()

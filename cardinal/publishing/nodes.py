@@ -1,48 +1,34 @@
-"""The ingest nodes of a URL: channels to them, and queries of their status. Foreign errors end here."""
+"""The ingest nodes of a URL: connections to them, and queries of their status. Foreign errors end here."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.errors import CardinalError, MissingExtraError, RefusedError, RemoteProtocolError, UnreachableError
 
 try:
-    import grpc
-    import grpc.aio
+    from cardinal.rpc.client import connected
 except ModuleNotFoundError as absent:
     raise MissingExtraError("publishing to ingest nodes", "ingest") from absent
 
 from cardinal.protocols.publish import METHOD, NONE, SERVICE, STATUS_METHOD, STATUS_SERVICE
 from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.publishing.settings import IngestOptions
+from cardinal.rpc.status import Code, RpcError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator
 
     from cardinal.config.url import TransportUrl
+    from cardinal.rpc.stream import Stream
 
 CONNECT_SECONDS: Final = 10.0
 """In which a node must accept a connection, or answer a query."""
 _RESPONSE_BYTES: Final = 1 << 20
-_REFUSALS: Final = frozenset(
-    {
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.UNAUTHENTICATED,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.INVALID_ARGUMENT,
-    }
-)
-_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", _RESPONSE_BYTES),
-    ("grpc.max_send_message_length", -1),  # the session bounds sets and items
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise a new channel waits out the back-off of the one before it
-    ("grpc.enable_retries", 0),
-)
+_REFUSALS: Final = frozenset({Code.UNIMPLEMENTED, Code.PERMISSION_DENIED, Code.INVALID_ARGUMENT})
 
 
 class NodeStatus(NamedTuple):
@@ -68,14 +54,18 @@ class IngestNodes:
     """
 
     def __init__(self, url: TransportUrl, publisher_id: str) -> None:
-        self._credentials = IngestOptions.of(url).credentials()
-        self._agent = (("grpc.primary_user_agent", f"cardinal-publisher/{publisher_id}"),)
+        self._tls = IngestOptions.of(url).context()
+        self._agent = f"cardinal-publisher/{publisher_id}"
         self.addresses = tuple(dict.fromkeys(url.hosts))
 
-    def stream(self, address: str) -> tuple[grpc.aio.Channel, Callable[[], grpc.aio.StreamStreamCall]]:
-        """A channel of its own for one stream, and the call that opens the stream."""
-        channel = self._channel(address)
-        return channel, channel.stream_stream(f"/{SERVICE}/{METHOD}")
+    @asynccontextmanager
+    async def stream(self, address: str) -> AsyncIterator[Stream]:
+        """A stream to a node, on a connection of its own."""
+        async with (
+            connected(address, self._tls, limit=_RESPONSE_BYTES, agent=self._agent) as client,
+            client.call(f"/{SERVICE}/{METHOD}") as stream,
+        ):
+            yield stream
 
     async def status(self) -> NodeStatus:
         """The status of the first node that answers.
@@ -94,45 +84,45 @@ class IngestNodes:
         raise next((failure for failure in failures if not failure.retriable), failures[0])
 
     async def _status(self, address: str) -> NodeStatus:
-        async with self._channel(address) as channel:
-            query = channel.unary_unary(f"/{STATUS_SERVICE}/{STATUS_METHOD}")
-            try:
-                found = ServerStatusResponse.FromString(await query(b"", timeout=CONNECT_SECONDS))
-            except Exception as error:
-                if (failure := failure_of(error, address)) is None:
-                    raise
-                raise failure from None
+        try:
+            async with (
+                asyncio.timeout(CONNECT_SECONDS),
+                connected(address, self._tls, limit=_RESPONSE_BYTES, agent=self._agent) as client,
+            ):
+                found = ServerStatusResponse.FromString(await client.query(f"/{STATUS_SERVICE}/{STATUS_METHOD}", b""))
+        except Exception as error:
+            if (failure := failure_of(error, address)) is None:
+                raise
+            raise failure from None
         first, last = found.first_available_block, found.last_available_block
         return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
-
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        options = (*_OPTIONS, *self._agent)
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, self._credentials, options=options)
 
 
 def failure_of(error: BaseException, address: str) -> CardinalError | None:
     """The error of ours for one of a stream or query; None for a bug."""
     match error:
-        case grpc.aio.AioRpcError():
-            return _of_status(error, address)
-        case TimeoutError() | asyncio.InvalidStateError():
-            return UnreachableError(f"the ingest node {address} does not answer", address=address)
+        case RpcError(code=code):
+            return _of_status(code, address)
+        case TimeoutError():
+            message = f"the ingest node {address} does not answer"
+        case ssl.SSLError():
+            return _of_status(Code.UNAUTHENTICATED, address)
+        case OSError():
+            return _of_status(Code.UNAVAILABLE, address)
         case RemoteProtocolError():
-            return UnreachableError(f"{address} does not speak the publish protocol: {error}", address=address)
+            message = f"{address} does not speak the publish protocol: {error}"
         case _:
             return None
+    return UnreachableError(message, address=address)
 
 
-def _of_status(error: Any, address: str) -> CardinalError:  # noqa: ANN401 - grpc's, which has no types
-    code, details = error.code(), error.details() or ""
-    if code in _REFUSALS:
-        return RefusedError(f"{address} refuses publishers ({code.name.lower()}): is it an ingest node?")
-    if any(word in details for word in ("CERTIFICATE_VERIFY_FAILED", "SSL_ERROR", "andshake")):
+def _of_status(code: Code, address: str) -> CardinalError:
+    if code is Code.UNAUTHENTICATED:
         return UnreachableError(
             f"there is no encrypted connection to the ingest node {address}: check tls, ssl.ca.location, the name in "
             "its certificate, and ssl.certificate.location where it requires one",
             address=address,
         )
+    if code in _REFUSALS:
+        return RefusedError(f"{address} refuses publishers ({code.name.lower()}): is it an ingest node?")
     return UnreachableError(f"the ingest node {address} cannot be reached ({code.name.lower()})", address=address)

@@ -1,4 +1,4 @@
-"""The options of ``ingest://`` URLs, and what they make: credentials of gRPC channels."""
+"""The options of ``ingest://`` URLs, and what they make: the context of TLS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-import grpc
 from pydantic import Field
 
 from cardinal.errors import ConfigurationError
@@ -23,14 +22,14 @@ class IngestOptions(TransportOptions):
     tls: bool = False
     """Encrypt the connections"""
     ca: str | None = Field(default=None, alias=_CA)
-    """A PEM file with the authority that signed the nodes' certificates. Default: those that gRPC brings"""
+    """A PEM file with the authority that signed the nodes' certificates. Default: the system's"""
     certificate: str | None = Field(default=None, alias=_CERTIFICATE)
     """A PEM file with the publisher's certificate, for nodes that require one; its name is the publisher's for them"""
     key: str | None = Field(default=None, alias=_KEY)
     """A PEM file with the certificate's key, without a password, where the certificate's file does not hold it"""
 
-    def credentials(self) -> grpc.ChannelCredentials | None:
-        """Credentials of a channel; None: not encrypted. The files are read now.
+    def context(self) -> ssl.SSLContext | None:
+        """The context of connections; None: not encrypted. The files are read now.
 
         Raises:
             ConfigurationError: an option would be ignored, or a file cannot be used.
@@ -54,11 +53,9 @@ class IngestOptions(TransportOptions):
                 context.load_cert_chain(certificate, key, password="")
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             raise ConfigurationError(f"the file of {option} cannot be used: {_reason(error)}", setting=option) from None
-        return grpc.ssl_channel_credentials(
-            ca and ca.read_bytes(),
-            certificate and (key or certificate).read_bytes(),
-            certificate and certificate.read_bytes(),
-        )
+        if ca is None:
+            context.load_default_certs()
+        return context
 
 
 def _reason(error: OSError | ValueError) -> str:

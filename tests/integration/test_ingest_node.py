@@ -41,7 +41,7 @@ from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.protocols.streams import Payload
 from cardinal.server.ingest.limits import Limits
 from cardinal.server.ingest.listener import MESSAGE_BYTES, Listener
-from cardinal.server.ingest.tls import server_credentials
+from cardinal.server.ingest.tls import server_context
 from cardinal.testing.proxy import Link, TcpProxy
 from certificates import Authority
 from ingesting import Publisher, Served, header, ids, opened, other, proof, publisher, serving, workers_of
@@ -146,7 +146,7 @@ async def test_a_block_whose_worker_is_killed_is_requested_again(tmp_path: Path)
 async def test_an_address_that_somebody_has_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         with pytest.raises(ConfigurationError, match="choose an address"):
-            Listener(served.node, f"127.0.0.1:{served.port}")
+            await Listener(served.node, f"127.0.0.1:{served.port}").__aenter__()
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -353,15 +353,15 @@ def test_files_of_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     one, two = authority.sign("one", hosts=["127.0.0.1"]), authority.sign("two")
     with pytest.raises(ConfigurationError, match="do not belong together"):
-        server_credentials(one.certificate, two.key, None)
+        server_context(one.certificate, two.key, None)
     with pytest.raises(ConfigurationError, match="No such file"):
-        server_credentials(tmp_path / "absent", None, None)
+        server_context(tmp_path / "absent", None, None)
     with pytest.raises(ConfigurationError, match=r"authorities .*not PEM"):
-        server_credentials(one.certificate, one.key, one.key)
+        server_context(one.certificate, one.key, one.key)
     with pytest.raises(ConfigurationError, match="without --cert-file"):
-        server_credentials(None, one.key, None)
-    assert server_credentials(None, None, None) is None
-    assert server_credentials(one.store, None, authority.certificate) is not None
+        server_context(None, one.key, None)
+    assert server_context(None, None, None) is None
+    assert server_context(one.store, None, authority.certificate) is not None
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -526,7 +526,7 @@ async def test_metrics_are_what_publishers_did(tmp_path: Path) -> None:
             "responses_total skip": 1,
             "responses_total behind": 1,
             "responses_total invalid_request": 1,
-            "first_copies_total ipv4:127.0.0.1": 3,
+            "first_copies_total 127.0.0.1": 3,
             "events_total catch_up": 1,
         }
         assert {name: now[name] for name in wanted} == wanted

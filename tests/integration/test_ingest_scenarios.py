@@ -32,7 +32,7 @@ from cardinal.protocols.streams import Payload
 from cardinal.server.ingest.listener import Listener
 from cardinal.server.ingest.node import Deliver, IngestNode
 from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import server_credentials
+from cardinal.server.ingest.tls import server_context
 from certificates import Authority
 from ingesting import header, ids, proof, publisher, serving
 from looping import on_loop
@@ -336,7 +336,7 @@ async def stage(case: Mapping[str, Any], folder: Path) -> AsyncIterator[Stage]:
         store.keep(number, label(block_hash), label(parent))
     node = CountedNode(store, AnyBlocks(forks=forks), settings, clock)
     ticking = asyncio.ensure_future(node.run())
-    credentials = server_credentials(server.certificate, server.key, authority.certificate)
+    tls = server_context(server.certificate, server.key, authority.certificate)
     try:
         async with Listener(node, "127.0.0.1:0", credentials) as listener:
             played = Stage(case, node, store, clock, authority)

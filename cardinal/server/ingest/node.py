@@ -32,6 +32,7 @@ from cardinal.protocols.publish import (
     Discard,
     Effect,
     EndOfStream,
+    EndStream,
     Failure,
     Items,
     Send,
@@ -175,6 +176,8 @@ class IngestNode:
             request = None
         self._arbiter.full = bool(self.waits_for) or self._crowded
         self._carry_out(self._arbiter.receive(connection, request, self._now()))
+        if isinstance(request, EndStream) and connection in self._streams:
+            self._streams[connection].deliver(None)
 
     def disconnect(self, connection: Hashable) -> None:
         """A stream was lost, or ended."""
@@ -264,6 +267,11 @@ class IngestNode:
         self._store.remove(block.number, block.hash)
 
     # --- the service ------------------------------------------------------------------------------------------------
+
+    @property
+    def memory_most(self) -> int:
+        """Bytes of memory at which only the lowest block is read on."""
+        return self._limits.memory_bytes
 
     @property
     def last(self) -> int | None:

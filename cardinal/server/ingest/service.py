@@ -21,7 +21,7 @@ from cardinal.server.ingest.peers.settings import PeerSettings
 from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.promoter import Promoter, Promoting
 from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import peer_contexts, server_credentials
+from cardinal.server.ingest.tls import peer_contexts, server_context
 from cardinal.server.produce.connection import StreamConnection
 from cardinal.server.produce.settings import ProduceSettings
 
@@ -56,7 +56,7 @@ class IngestSettings:
         data: the folder of its store.
         first: the first block of an empty node; None: the first that a publisher offers.
         limits: of memory, disk and publishers.
-        certificate, key, ca: PEM files of TLS, see :func:`.tls.server_credentials`.
+        certificate, key, ca: PEM files of TLS, see :func:`.tls.server_context`.
         metrics: ``HOST:PORT`` of metrics and health; None: they are not served.
         chain: TOML file with the parameters of an Ethereum-like chain; None: its preset.
         peers: links to other nodes; TLS is added, by the files.
@@ -203,7 +203,7 @@ async def run_ingest(
         found = found.with_options({"transactional": "update"})
     blocks = blocks_of(app, settings.chain, largest_message(found))
     arbiting = arbiter_settings(app, settings.first, forks=blocks.forks)
-    credentials = server_credentials(settings.certificate, settings.key, settings.ca)
+    tls = server_context(settings.certificate, settings.key, settings.ca)
     linking = _peer_settings(settings)
     store = BodyStore(settings.data, app.chain, retain=linking.retain)
     connection = StreamConnection(found, app, ProduceSettings(settings.node_id))
@@ -224,7 +224,7 @@ async def run_ingest(
         parts = Parts(node, store, promoter, peers)
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
-        async with Listener(node, settings.listen, credentials) as listener:
+        async with Listener(node, settings.listen, tls) as listener:
             LOG.info("publishers are served on port %d", listener.port)
             listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))

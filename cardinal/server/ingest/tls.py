@@ -5,8 +5,6 @@ from __future__ import annotations
 import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
-import grpc
-
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,8 +18,8 @@ class PeerContexts(NamedTuple):
     client: ssl.SSLContext | None
 
 
-def server_credentials(certificate: Path | None, key: Path | None, ca: Path | None) -> grpc.ServerCredentials | None:
-    """Credentials of the listener; None where there is no certificate.
+def server_context(certificate: Path | None, key: Path | None, ca: Path | None) -> ssl.SSLContext | None:
+    """Context of a server; None where there is no certificate.
 
     Arguments:
         certificate: chain of the server (PEM).
@@ -37,29 +35,24 @@ def server_credentials(certificate: Path | None, key: Path | None, ca: Path | No
             if file is not None:
                 raise ConfigurationError(f"--{name} is of no use without --cert-file: set both", setting=name)
         return None
-    _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, ca)
-    return grpc.ssl_server_credentials(
-        [((key or certificate).read_bytes(), certificate.read_bytes())],
-        root_certificates=None if ca is None else ca.read_bytes(),
-        require_client_auth=ca is not None,
-    )
+    context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, ca)
+    if ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def peer_contexts(certificate: Path | None, key: Path | None, ca: Path | None) -> PeerContexts:
-    """Contexts of the links between nodes, by the files of :func:`server_credentials`.
+    """Contexts of the links between nodes, by the files of :func:`server_context`.
 
     Both sides present the certificate. A server demands one of the authorities, where there are any; a client trusts
     these, else the system's, and checks the name of the host that it dials.
     """
     if certificate is None:
         return PeerContexts(None, None)
-    server = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, ca)
     client = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, ca)
     if ca is None:
         client.load_default_certs()
-    else:
-        server.verify_mode = ssl.CERT_REQUIRED
-    return PeerContexts(server, client)
+    return PeerContexts(server_context(certificate, key, ca), client)
 
 
 def _context(protocol: int, certificate: Path, key: Path | None, ca: Path | None) -> ssl.SSLContext:

@@ -34,7 +34,7 @@ from cardinal.server.ingest.peers.service import Peers
 from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.service import Parts, arbiter_settings
 from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import peer_contexts, server_credentials
+from cardinal.server.ingest.tls import peer_contexts, server_context
 from cardinal.server.produce.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Member:
         with ExitStack() as served:
             if settings.metrics is not None:
                 parts.serve_metrics(settings.metrics, served)
-            credentials = server_credentials(settings.certificate, settings.key, settings.ca)
+            tls = server_context(settings.certificate, settings.key, settings.ca)
             for work in (
                 links.run(),
                 peers.run(),
@@ -176,7 +176,7 @@ class Member:
             ):
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
-            async with Listener(node, settings.listen, credentials) as listener:
+            async with Listener(node, settings.listen, tls) as listener:
                 LOG.info("publishers are served on port %d", listener.port)
                 listening(listener.port)
                 try:
