@@ -52,6 +52,8 @@ _HEADERS_BYTES: Final = 16 << 10
 _READ_BYTES: Final = 256 << 10
 _BATCH_BYTES: Final = 256 << 10
 """Bytes that are made into frames at once."""
+_PREFACE_BYTES: Final = 24
+"""A client's first bytes, before its settings (RFC 9113, 3.4)."""
 _EVENTS_BURST: Final = 1_000.0
 _EVENTS_A_SECOND: Final = 50.0
 _STREAM_EVENTS: Final = 10.0
@@ -109,6 +111,7 @@ class Connection:
         self._events_at = time.monotonic()
         self.failure: RpcError | None = None
         capacity.taken += self._lent
+        self._open()
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -116,7 +119,6 @@ class Connection:
         """Serve until the peer leaves, breaks the protocol, or is silent. It then closes every stream."""
         failure = RpcError(Code.UNAVAILABLE, "the connection was lost")
         try:
-            self._open()
             while data := await self._read():
                 for event in self._h2.receive_data(data):
                     self._handle(event)
@@ -136,15 +138,13 @@ class Connection:
         """Send the settings: rule 2. The window of the connection has no setting."""
         self._h2.local_settings = settings = Settled(client=self._serve is None)
         self._h2.initiate_connection()
-        opening = self._h2.data_to_send()
+        opening = self._h2.data_to_send()[: 0 if self._serve else _PREFACE_BYTES]
         told = SettingsFrame(0)
         told.settings = {int(code): value for code, value in settings.items()}
-        counted = SettingsFrame(0)
-        counted.settings = dict(told.settings)
-        told.settings[SettingCodes.INITIAL_WINDOW_SIZE] = WINDOW_BYTES
+        told.settings[int(SettingCodes.INITIAL_WINDOW_SIZE)] = WINDOW_BYTES
         self._h2.increment_flow_control_window(OVERRUN_BYTES)
         self._h2.data_to_send()  # the peer is not sent that
-        self._writer.write(opening[: -len(counted.serialize())] + told.serialize())
+        self._writer.write(opening + told.serialize())
         self.replenish()
 
     async def _read(self) -> bytes:

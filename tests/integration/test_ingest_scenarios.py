@@ -338,7 +338,7 @@ async def stage(case: Mapping[str, Any], folder: Path) -> AsyncIterator[Stage]:
     ticking = asyncio.ensure_future(node.run())
     tls = server_context(server.certificate, server.key, authority.certificate)
     try:
-        async with Listener(node, "127.0.0.1:0", credentials) as listener:
+        async with Listener(node, "127.0.0.1:0", tls) as listener:
             played = Stage(case, node, store, clock, authority)
             played.port = listener.port
             await played.play()
