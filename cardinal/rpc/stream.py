@@ -144,7 +144,7 @@ class Stream:
         self._wake()
 
     def refuse(self, reason: RpcError) -> None:
-        """What is awaited is not taken."""
+        """Refuse the message that is awaited."""
         self._refusal = reason
         self._changed.set()
 

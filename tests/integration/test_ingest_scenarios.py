@@ -23,6 +23,7 @@ from cardinal.protocols.publish import (
     BehindPublisher,
     BlockEnd,
     BlockItemSet,
+    EndStream,
     Response,
     SkipBlock,
     decode_response,
@@ -149,6 +150,8 @@ class Client:
         self.call = channel.stream_stream(f"/{SERVICE}/{METHOD}")()
         self.number: Hashable = None
         self.sent = 0
+        self.left = False
+        """Set when it has sent its EndStream: the node ends the stream."""
         self.found: list[dict[str, object]] = []
         self.reading = asyncio.ensure_future(self._read())
 
@@ -161,7 +164,7 @@ class Client:
 
     @property
     def ended(self) -> bool:
-        return bool(self.found) and "end_stream" in self.found[-1]
+        return self.left or (bool(self.found) and "end_stream" in self.found[-1])
 
 
 class Stage:
@@ -280,6 +283,7 @@ class Stage:
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
             assert client.ended
         client.sent += 1
+        client.left = client.left or isinstance(message, EndStream)
         if not ended:
             await self.until(lambda: self.node.taken[client.number] >= client.sent, f"{send}")
 
