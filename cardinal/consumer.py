@@ -92,7 +92,8 @@ class Consumer:
             complete blocks below a gap are left out; the number of a block begins with that block and delivers a
             :class:`~cardinal.MissingPayload` for each gap; ``latest`` begins with what comes from now on; a time begins
             with the blocks that were published from then on.
-        chain_id: which chain, where ``app`` is a name. Default: the only one on the server.
+        chain_id: which chain, where ``app`` is a name. Default: the cursor's, else the only one on the server. Name it:
+            another chain may appear there.
         options: see :class:`ConsumerOptions`.
         keywords: the fields of :class:`ConsumerOptions`, each under its own name. They override ``options``.
 
@@ -117,7 +118,7 @@ class Consumer:
         cursor = cursor_of(start)
         start = "earliest" if start is None else start
         url = find_url(url, options.config)
-        self.app = application_of(url, app, chain_id, options.topics_timeout)
+        self.app = application_of(url, app, chain_id, options.topics_timeout, cursor)
         # At the tail the first blocks are incomplete: their first messages are below it.
         at_tail = start == "latest" if cursor is None else not cursor.ring
         settings = replace(options.follower_settings(self.app), patient=not at_tail)

@@ -22,9 +22,10 @@ class CardinalError(Exception):
 class ConfigurationError(CardinalError):
     """A setting, URL or option that cannot work. ``setting`` names it."""
 
-    def __init__(self, message: str, *, setting: str | None = None) -> None:
+    def __init__(self, message: str, *, setting: str | None = None, retriable: bool = False) -> None:
         super().__init__(message)
         self.setting = setting
+        self.retriable = retriable  # it names what is not published yet
 
 
 class TopicSettingError(ConfigurationError):

@@ -298,6 +298,7 @@ class Producer:
         self._in_flight.stop()
         if self._watch is not None:
             self._watch.close()
+        self._pinger.end()
         self._sink.close()
         self._pinger.join(_CLOSE_SECONDS)
         self._in_flight.fail_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -12,11 +12,15 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 
 from .base import Application, read_toml
+from .selection import Selection, SelectionOption
 
-__all__ = ["NAMES", "Application", "block_time", "get", "load"]
+__all__ = ["NAMES", "Application", "block_time", "get", "load", "selection", "selection_options"]
 
 _APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application", "items": "cardinal.apps.items"}
 """Name to the module whose ``application(**presets)`` makes it; imported on first use."""
+
+_SELECTIONS = {"evm": "cardinal.apps.evm.selection"}
+"""Name to the module with the options by which the application selects parts of blocks."""
 
 _MICROSECONDS: Final = 1_000_000
 
@@ -75,6 +79,20 @@ def load(file: Path | str) -> Application:
         return get(name, **data)
     except TypeError as error:
         raise ConfigurationError(f"the application file {file} cannot be used: {error}", setting="app") from None
+
+
+def selection_options(name: str) -> tuple[SelectionOption, ...]:
+    """Options by which an application selects parts of blocks; none of one that is unknown, or has none."""
+    if name not in _SELECTIONS:
+        return ()
+    options: tuple[SelectionOption, ...] = import_module(_SELECTIONS[name]).OPTIONS
+    return options
+
+
+def selection(name: str, values: Mapping[str, Sequence[str]]) -> Selection:
+    """The selection that values of an application's options make. ConfigurationError: one cannot be used."""
+    made: Selection = import_module(_SELECTIONS[name]).selection(values)
+    return made
 
 
 def block_time(app: Application, payload: Payload) -> float | None:

@@ -13,13 +13,16 @@ from cardinal.config.settings import CONFIG_VARIABLE, find_url
 from cardinal.consumer import find_application
 from cardinal.consuming.options import find_streams
 from cardinal.errors import ConfigurationError, TopicError
+from cardinal.transports import memory
 from cardinal.transports.file import folder_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cardinal.apps import Application
     from cardinal.transports import TransportUrl
 
-_STREAM_SECONDS: Final = 10.0
+STREAM_SECONDS: Final = 10.0
 """Seconds to wait for a stream to appear: its producer may be starting."""
 
 
@@ -38,6 +41,13 @@ chain_id_option = click.option(
 topic_option = click.option(
     "--topic", help="Default topic of the stream, where it is not the application's own (needs --chain-id)."
 )
+
+
+def wait_option(text: str) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """The option ``--wait SECONDS``, as the argument ``wait``; None without it."""
+    return click.option("--wait", type=click.FloatRange(0), metavar="SECONDS", help=text)
+
+
 metrics_option = click.option(
     "--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz here."
 )
@@ -51,12 +61,18 @@ def stream(text: str, config: Path | None) -> TransportUrl:
 
     """
     url = find_url(text, config)
+    if url.scheme == "memory" and not memory.exists(url.address):  # no wait heals it
+        raise ConfigurationError(
+            f"there is no memory broker {url.address!r} in this process, which is a command's: write kafka://host:port "
+            "or file:///folder",
+            setting="url",
+        )
     check_secrets(url)
     return url
 
 
 def application(
-    url: TransportUrl, app_name: str, chain_id: int | None, topic: str | None = None, *, wait: float = _STREAM_SECONDS
+    url: TransportUrl, app_name: str, chain_id: int | None, topic: str | None = None, *, wait: float = STREAM_SECONDS
 ) -> Application:
     """The application of a stream on a server: the one that the options name, or the only one.
 
@@ -76,7 +92,7 @@ def application(
         if chain_id is None:
             raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
         return apps.get(app_name, chain_id=chain_id, topic=topic)
-    _check_folder(url)
+    check_folder(url)
     return find_application(url, app_name, chain_id=chain_id, wait=wait)
 
 
@@ -89,7 +105,7 @@ def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic
     """
     if chain_id is not None or topic is not None:
         return [application(url, app_name or "evm", chain_id, topic, wait=0.0)]
-    _check_folder(url)
+    check_folder(url)
     names = apps.NAMES if app_name is None else (app_name,)
     found = [app for name in names for app in find_streams(url, name).values()]
     if not found:
@@ -101,7 +117,7 @@ def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic
     return found
 
 
-def _check_folder(url: TransportUrl) -> None:
+def check_folder(url: TransportUrl) -> None:
     """ConfigurationError for a folder that does not exist."""
     if url.scheme == "file" and not folder_of(url).exists():
         raise ConfigurationError(

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
 __all__ = ["LEVELS", "report_error", "set_up"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
+_FIRST: Final = ("time", "level", "logger", "message")
 _OURS: Final = ("cardinal", "cardinal_connectors", "cardinal_spark")
 
 
@@ -51,11 +53,15 @@ class _Text(_Lines):
 
 
 class _Json(_Lines):
-    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, and ``traceback`` where there is one."""
+    """One JSON object a line: ``time``, ``level``, ``logger``, ``message``, the record's fields, and ``traceback``.
+
+    Fields are the values that a record names (:mod:`cardinal.server.log_fields`), each under its name.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        line = {
+        fields = record.args if isinstance(record.args, Mapping) else {}
+        line = {name: _value(value) for name, value in fields.items()} | {
             "time": self.formatTime(record),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -63,7 +69,14 @@ class _Json(_Lines):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps({name: line[name] for name in (*_FIRST, *line)}, ensure_ascii=False)
+
+
+def _value(value: object) -> object:
+    """A field as JSON: hashes in full, whatever has no form of its own as its text."""
+    if isinstance(value, bytes):
+        return f"0x{value.hex()}"
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def set_up(level: str, form: Literal["text", "json"]) -> None:
@@ -78,10 +91,10 @@ def set_up(level: str, form: Literal["text", "json"]) -> None:
         logging.getLogger(name).setLevel(level.upper())
 
 
-def report_error(sentence: str) -> None:
+def report_error(sentence: str, kind: str) -> None:
     """Print the final error of a command: ``error: …`` on standard error, or a JSON line where the log is JSON."""
     ours = [each for each in logging.getLogger().handlers if isinstance(each, _Stderr)]
     if ours and isinstance(ours[0].formatter, _Json):
-        logging.getLogger("cardinal.cli").error(sentence)
+        logging.getLogger("cardinal.cli").error("%(message)s", {"kind": kind, "message": sentence})
     else:
         sys.stderr.write(f"error: {sentence}\n")

@@ -32,6 +32,7 @@ _SUMMARIES: Final = {
     "record": "Record a stream in a folder, with positions, times and headers.",
     "repair": "Send the blocks of a range that the node has and that are missing or incomplete on the stream.",
     "replay": "Play a recording into a stream, in the recorded order.",
+    "run": "Run a handler on a stream, from the cursor that it stored.",
     "serve": "Send a stream to many clients over websockets; it is read once.",
     "status": "Show the streams on a server: head, producers, retention and gaps.",
     "tail": "Print the chain updates of a stream as they come.",
@@ -129,11 +130,11 @@ def main() -> None:
         no_arguments.show()
         sys.exit(no_arguments.exit_code)
     except click.ClickException as error:
-        report_error(_sentence(error))
+        report_error(_sentence(error), type(error).__name__)
         sys.exit(error.exit_code)
     except CardinalError as error:
         if _COMPLETION not in os.environ:  # a shell would print it at every key
-            report_error(str(error))
+            report_error(str(error), type(error).__name__)
         sys.exit(1)
 
 

@@ -14,12 +14,13 @@ import click
 
 from cardinal import apps
 from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
-from cardinal.cli.common import app_option, config_option, metrics_option, stream
+from cardinal.cli.common import app_option, config_option, metrics_option, stream, wait_option
 from cardinal.cli.positions import NODE, start_option, stop_option
 from cardinal.cli.stopping import cancelled_when_told
 from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.feeds import open_feed
+from cardinal.server.log_fields import SENTENCE, LoggedHash
 from cardinal.server.produce import Conditions, ProduceService, ProduceSettings
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ _NAMED: Final = 10
     help="Total difficulty of the block with this hash, for a new stream near it whose node serves none.",
 )
 @stop_option(help="Stop after this block (default: follow the head).")
+@wait_option("Wait so long at the start for the node and the broker. Default: until they answer.")
 @click.option("--lag", type=click.IntRange(0), help="Lag N blocks behind the head.", metavar="N")
 @click.option("--finality", type=click.Choice(["safe", "finalized"]), help="Publish only blocks of this finality.")
 @click.option("--state", is_flag=True, help="Also publish state deltas: accounts, code and storage.")
@@ -106,6 +108,7 @@ def produce(
     to_url: str,
     start: str | int | datetime | None,
     stop: int | None,
+    wait: float | None,
     lag: int | None,
     finality: str | None,
     state: bool,
@@ -126,12 +129,12 @@ def produce(
     Node and stream are URLs, or names of the file in --config. --lag, --finality, --state and --workers may also be
     set there, or behind a node URL's #, as in https://node#token_file=PATH&lag=3.
     With ingest:// the blocks are pushed to ingest nodes, which acknowledge, agree on and publish them.
-    An unreachable node or broker is waited for. Stops cleanly on SIGINT and SIGTERM. After any other end, start it
-    again: missing blocks are published then.
+    An unreachable node or broker is waited for, at the start no longer than --wait. Stops cleanly on SIGINT
+    and SIGTERM. After any other end, start it again: missing blocks are published then.
 
     \b
     Example:
-      cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9090
+      cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9464
     """
     to = stream(to_url, config)
     if to.scheme == "ingest":
@@ -153,7 +156,7 @@ def produce(
         producer_id or socket.gethostname(), redundancy, allow_coverage_change, not no_reorg_channels
     )
     presets = {} if topic is None else {"topic": topic}
-    conditions = Conditions()
+    conditions = Conditions(patience=wait)
 
     def service(chain: int, collector: ProduceMetrics | None) -> ProduceService:
         app = apps.get(app_name, chain_id=chain, **presets)
@@ -196,7 +199,7 @@ def _metrics(address: str, conditions: Conditions, opened: contextlib.ExitStack)
 
     collector = ProduceMetrics(conditions=conditions)
     endpoint = opened.enter_context(Endpoint(address, collector.registry, collector.waits_for))
-    LOG.info("metrics at http://%s/metrics", endpoint.address)
+    LOG.info("metrics at http://%(address)s/metrics", {"kind": "metrics", "address": endpoint.address})
     return collector
 
 
@@ -206,7 +209,11 @@ async def _produce(feed: BlockFeed, service_of: Callable[[int], ProduceService],
         with cancelled_when_told():
             service = service_of(await conditions.answer(feed.chain_id))
             await service.prepare()
-            _log_partial("partially published where the topics end, completed from the node", service.progress.partial)
+            _log_partial(
+                "partially published where the topics end, completed from the node",
+                service.progress.partial,
+                logging.INFO,
+            )
             await _until_stopped(service, asyncio.create_task(service.run()))
     except asyncio.CancelledError:
         pass  # stopped before it began
@@ -241,7 +248,7 @@ async def _reported(service: ProduceService, running: asyncio.Task[None], bar: B
         bar.report(now.number, now.target)
         if at - said >= _report_seconds(before, now):
             if now.stats.blocks != before.stats.blocks and not bar.drawn and now.number != bar.last:
-                LOG.info("%s", progress_line(before, now, at - said))
+                _log_progress(before, now, at - said)
             said, before = at, now
 
 
@@ -254,25 +261,41 @@ def _report_seconds(before: Progress, now: Progress) -> float:
     return _HEAD_SECONDS if at_head else _REPORT_SECONDS
 
 
-def progress_line(before: Progress, now: Progress, seconds: float) -> str:
-    """Line with the rates between two snapshots, and the distance to the target."""
+def _log_progress(before: Progress, now: Progress, seconds: float) -> None:
+    """Log the rates between two snapshots, and the distance of what is published to the target."""
     blocks = (now.stats.blocks - before.stats.blocks) / seconds
     messages = (now.stats.messages - before.stats.messages) / seconds
-    left = max(0, (now.target or 0) - (now.number or 0))
-    head = "" if now.head is None else f", node head {now.head}, lag {left}"
-    eta = f", {timedelta(seconds=round(left / blocks))} to go" if left >= NEAR_BLOCKS and blocks else ""
-    return (
-        f"block {now.number}{head}: {blocks:.1f} blocks/s, {messages:.0f} messages/s, {now.stats.in_flight} in flight, "
-        f"{now.reorgs} reorgs{eta}"
+    fields = {
+        "kind": "progress",
+        "block": now.number,
+        "head": now.head,
+        "lag": now.lag,
+        "blocks_per_second": round(blocks, 3),
+        "messages_per_second": round(messages, 3),
+        "in_flight": now.stats.in_flight,
+        "reorgs": now.reorgs,
+    }
+    head = "" if now.head is None else ", node head %(head)d, lag %(lag)d"
+    if now.lag >= NEAR_BLOCKS and blocks:
+        fields["seconds_to_go"] = round(now.lag / blocks)
+    eta = f", {timedelta(seconds=round(now.lag / blocks))} to go" if "seconds_to_go" in fields else ""
+    LOG.info(
+        f"block %(block)s{head}: %(blocks_per_second).1f blocks/s, %(messages_per_second).0f messages/s, "  # noqa: G004
+        f"%(in_flight)d in flight, %(reorgs)d reorgs{eta}",
+        fields,
     )
 
 
 def _log_end(end: Progress, seconds: float) -> None:
     others = f", {end.stats.skipped} blocks left to other producers" if end.stats.skipped else ""
-    LOG.info("%d blocks, %d messages in %.1f s%s", end.stats.blocks, end.stats.messages, seconds, others)
+    fields = {"kind": "end", "blocks": end.stats.blocks, "messages": end.stats.messages, "seconds": round(seconds, 3)}
+    LOG.info(f"%(blocks)d blocks, %(messages)d messages in %(seconds).1f s{others}", fields)  # noqa: G004 - no value
     if end.producers is not None and end.producers.count > 1:
         names = [f"{name} (first with {end.producers.first.get(name, 0)} blocks)" for name in end.producers.live]
-        LOG.info("%d producers: %s", end.producers.count, ", ".join(names))
+        LOG.info(
+            "%(count)d producers: %(names)s",
+            {"kind": "producers", "count": end.producers.count, "names": ", ".join(names)},
+        )
     below = [one for one in end.partial if one not in end.above]
     absent = [one for one in below if one.hash in end.absent]
     _log_partial("left partially published, because the node does not have them (consumers abandon them)", absent)
@@ -285,8 +308,14 @@ def _log_end(end: Progress, seconds: float) -> None:
     )
 
 
-def _log_partial(state: str, blocks: Sequence[PartialBlock]) -> None:
+def _log_partial(state: str, blocks: Sequence[PartialBlock], level: int = logging.WARNING) -> None:
     if blocks:
-        names = [f"{'?' if one.number is None else one.number} (0x{one.hash.hex()})" for one in blocks[:_NAMED]]
+        names = [f"{'?' if one.number is None else one.number} ({LoggedHash(one.hash)})" for one in blocks[:_NAMED]]
         more = f" and {len(blocks) - _NAMED} more" if len(blocks) > _NAMED else ""
-        LOG.warning("%d blocks %s: %s%s", len(blocks), state, ", ".join(names), more)
+        fields = {
+            "kind": "partial",
+            "blocks": len(blocks),
+            "message": f"{len(blocks)} blocks {state}: {', '.join(names)}{more}",
+            "hashes": ",".join(f"0x{one.hash.hex()}" for one in blocks[:_NAMED]),
+        }
+        LOG.log(level, SENTENCE, fields)

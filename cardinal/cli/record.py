@@ -73,6 +73,9 @@ def record(
     if target.scheme != "file":
         raise click.BadParameter("a recording is a folder: write file://DIR", param_hint="--to")
     exit_on_signals()  # nothing is recorded yet
+    recorded = [*find_streams(target, app_name)] if chain_id is None else []
+    if len(recorded) == 1 and recorded[0] in find_streams(source, app_name):
+        chain_id = recorded[0]  # it continues that one, whatever other chains appeared on the server
     app = application(source, app_name, chain_id, topic)
     stopped = threading.Event()
     recorder = Recorder(source, target, app, start=start, wait=_TOPICS_SECONDS)

@@ -5,18 +5,31 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from cardinal.cli.blocks import age, clock, facts_of
-from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
+from cardinal.cli.common import (
+    any_app_option,
+    chain_id_option,
+    config_option,
+    stream,
+    streams,
+    topic_option,
+    wait_option,
+)
+from cardinal.cli.watching import watch, watch_option
+from cardinal.consuming.patience import Patience
 from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
-from cardinal.server.status import NAMELESS, ProducerState, StreamState, explain_block, stream_state
+from cardinal.server.explanation import explain_block
+from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from cardinal.apps import Application
@@ -35,6 +48,8 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
         block_hash = b""
     if block_hash is not None and len(block_hash) != _HASH_BYTES:
         raise click.BadParameter(f"write a block's whole hash, 0x and 64 hex digits, not {text!r}")
+    if block_hash is not None and not any(block_hash):
+        raise click.BadParameter("the hash of zeros is no block: a chain's first block names it as its parent")
     return block_hash
 
 
@@ -44,7 +59,9 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
 @click.option(
     "--blocks", type=click.IntRange(1), default=64, show_default=True, help="Newest blocks to check for gaps."
 )
+@wait_option("Wait so long for the server and its streams. Default: 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
+@watch_option
 @any_app_option
 @chain_id_option
 @topic_option
@@ -54,7 +71,9 @@ def status(
     url: str,
     block_hash: bytes | None,
     blocks: int,
+    wait: float | None,
     as_json: bool,
+    watch_it: bool,
     app_name: str | None,
     chain_id: int | None,
     topic: str | None,
@@ -64,23 +83,42 @@ def status(
 
     Streams are found by the applications' own topic names: name another one with --topic and --chain-id.
     The newest blocks are read with their content. Proving a gap among them takes some seconds. A producer is alive if
-    it has pinged within 95 seconds; its lag is the median time by which its blocks come after the first copy. One that
-    has only pinged lately is named by the hash of its id.
+    it has pinged within 95 seconds, and ended if its last ping says so; its lag is the median time by which its blocks
+    come after the first copy. One that has only pinged lately is named by the hash of its id.
 
     \b
     Examples:
       cardinal status kafka://localhost:9092
       cardinal status kafka://localhost:9092 --chain-id 1 --blocks 500 --json
+      cardinal status kafka://localhost:9092 --watch
       cardinal status kafka://localhost:9092 --chain-id 1 --hash 0x88e9…  (the whole hash)
     """
     source = stream(url, config)
-    apps = streams(source, app_name, chain_id, topic)
-    if block_hash is not None:
-        _explain(source, apps, block_hash, as_json=as_json)
-        return
-    for app in apps:
-        state = stream_state(source, app, blocks)
-        retention = topic_states(source, app, [app.default_topic])[0].retention_ms
+    patience = Patience(wait)
+
+    def report() -> Callable[[], None]:
+        apps = patience.answer(lambda: streams(source, app_name, chain_id, topic))
+        if block_hash is not None:
+            return partial(_explain, source, apps, block_hash, as_json=as_json)
+        states = (
+            (app, patience.answer(partial(stream_state, source, app, blocks)), _retention(source, app)) for app in apps
+        )
+        # Each is printed when it is read, but a repeated report is complete before the one before it is cleared.
+        return partial(_report, source, list(states) if watch_it else states, as_json=as_json)
+
+    if watch_it:
+        watch(report)
+    report()()
+
+
+def _retention(source: TransportUrl, app: Application) -> int | None:
+    return topic_states(source, app, [app.default_topic])[0].retention_ms
+
+
+def _report(
+    source: TransportUrl, states: Iterable[tuple[Application, StreamState, int | None]], *, as_json: bool
+) -> None:
+    for app, state, retention in states:
         if as_json:
             click.echo(json.dumps(_values(app, state, retention)))
         else:
@@ -100,9 +138,11 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
             setting="hash",
         )
     name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
-    click.echo(f"block {name} of {app.chain} is {block.state}{f': {block.reason}' if block.reason else ''}")
+    click.echo(f"block {name} of {app.chain} {block.summary}")
     lacking = block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
-    if lacking and (block.state == "open" or block.reason):  # what was read again of a whole block may be a part
+    if (
+        lacking and block.state != "removed" and (block.state == "open" or block.reason)
+    ):  # what was read again of a whole block may be a part
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
         click.echo(f"  {count} messages below {prefix}")
@@ -151,6 +191,8 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
 def _health(producer: ProducerState) -> str:
     if producer.name == NAMELESS:
         return "unknown  "
+    if producer.ended:
+        return "ended    "
     return click.style("alive    ", fg="green") if producer.alive else click.style("silent   ", fg="red")
 
 

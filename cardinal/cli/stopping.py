@@ -1,7 +1,7 @@
 """Exit status of a command that SIGINT or SIGTERM stops.
 
-A command that runs until it is stopped (`produce`, `record`, `serve`, `tail`) ends with 0. Any other one, and every one
-that has not begun, ends with 130 or 143. Resources are released in all cases.
+A command that runs until it is stopped (`produce`, `record`, `run`, `serve`, `tail`, `status --watch`) ends with 0. Any
+other one, and every one that has not begun, ends with 130 or 143. Resources are released in all cases.
 """
 
 from __future__ import annotations

@@ -13,12 +13,24 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line
-from cardinal.cli.common import app_option, application, chain_id_option, config_option, stream, topic_option
+from cardinal.cli.common import (
+    STREAM_SECONDS,
+    app_option,
+    application,
+    chain_id_option,
+    config_option,
+    stream,
+    topic_option,
+    wait_option,
+)
 from cardinal.cli.positions import start_option, stop_option
+from cardinal.cli.selecting import print_selected, selected_part, selection_options
 from cardinal.cli.stopping import exit_on_signals
 from cardinal.cli.writing import output, write_line
 from cardinal.config.settings import find_node
-from cardinal.consumer import Consumer
+from cardinal.consumer import Consumer, ConsumerOptions
+from cardinal.consuming.options import chain_id_of, cursor_of
+from cardinal.consuming.patience import Patience
 from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
 
@@ -43,7 +55,11 @@ _COLUMNS: Final = f"{'block':>14}  {'hash':<13}  {'time (UTC)':<19}  {'age':>8} 
 @stop_option(help="End when this block was added.")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many blocks; with json: updates.")
 @click.option("--exit-at-end", is_flag=True, help="End when what is there now was printed.")
+@wait_option(
+    "Wait so long for the server, the stream, and the block of --start. Default: 10 for a stream, 0 for the others."
+)
 @click.option("--heal", metavar="NODE", help="Node that supplies messages which blocks lack: a URL or a name.")
+@selection_options
 @app_option
 @chain_id_option
 @topic_option
@@ -56,11 +72,13 @@ def tail(
     stop: int | None,
     count: int | None,
     exit_at_end: bool,
+    wait: float | None,
     heal: str | None,
     app_name: str,
     chain_id: int | None,
     topic: str | None,
     config: Path | None,
+    **selected: tuple[str, ...],
 ) -> None:
     """Print the chain updates of a stream as they come.
 
@@ -78,28 +96,42 @@ def tail(
     A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER`
     prints them step by step: for all of them, with the number of the stream's first block.
 
+    Selections (--address, --topic0) print logs instead of blocks, those that leave the chain too: a line each, or with
+    json the blocks of an update that have some, with "logs". Values of one option are alternatives, different options
+    must hold together. --count then counts logs.
+
     \b
     Examples:
       cardinal tail kafka://localhost:9092 --start latest
-      cardinal tail kafka://localhost:9092 --start 1000 -n 20
+      cardinal tail kafka://localhost:9092 --start 1000 -n 20 --wait 60
       cardinal tail kafka://localhost:9092 --format json --exit-at-end
+      cardinal tail kafka://localhost:9092 --address 0xa0b8… --topic0 0xddf2… --start latest  (the whole values)
     """
     if stop is not None and isinstance(start, int) and start > stop:
         raise click.UsageError(f"--stop {stop} lies before --start {start}")
+    selection = selected_part(app_name, selected)
     source = stream(url, config)
     exit_on_signals()
     with output(), ExitStack() as stack:
-        app = application(source, app_name, chain_id, topic)
+        patience, seconds = Patience(wait), STREAM_SECONDS if wait is None else 0.0
+        chain_id = chain_id or chain_id_of(cursor_of(start))
+        app = patience.answer(lambda: application(source, app_name, chain_id, topic, wait=seconds))
         healer = None
         if heal is not None:
             chain = int(app.chain.rpartition(":")[2])
             healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
         until: Literal["end"] | None = "end" if exit_at_end else None
-        consumer = stack.enter_context(Consumer(source, app, start=start, heal=healer, until=until))
+        tracked = None if selection is None else selection.tracked
+        options = ConsumerOptions(heal=healer, until=until, topics_timeout=seconds, tracked=tracked)
+        consumer = stack.enter_context(patience.answer(lambda: Consumer(source, app, start=start, options=options)))
         if stop is not None and consumer.head is not None and consumer.head.number >= stop:
             return
         _announce(consumer, start)
-        (_print_json if shape == "json" else _print_table)(consumer, f"{app.chain} on {source}", stop, count)
+        name = f"{app.chain} on {source}"
+        if selection is not None:
+            print_selected(consumer, selection, shape, name=name, stop=stop, count=count)
+        else:
+            (_print_json if shape == "json" else _print_table)(consumer, name, stop, count)
 
 
 def _announce(consumer: Consumer, start: str | int | datetime) -> None:

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from cardinal import apps
 from cardinal.cli.blocks import age
-from cardinal.cli.common import any_app_option, chain_id_option, config_option, stream, streams, topic_option
-from cardinal.server.topics import TopicState, delete_topics, topic_states, topics_of
+from cardinal.cli.common import any_app_option, check_folder, config_option, stream, topic_option
+from cardinal.errors import TopicError
+from cardinal.server.topics import TopicState, delete_topics, streams_on, topic_states, topics_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cardinal.apps import Application
+    from cardinal.transports import TransportUrl
 
 _COLUMNS: Final = "{:<40}  {:>10}  {:>12}  {:>10}"
 
@@ -25,7 +30,7 @@ _COLUMNS: Final = "{:<40}  {:>10}  {:>12}  {:>10}"
 @click.option("--yes", is_flag=True, help="Delete without a question.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream.")
 @any_app_option
-@chain_id_option
+@click.option("--chain-id", type=click.IntRange(0), help="Only streams of this chain.")
 @topic_option
 @config_option
 def topics(
@@ -41,9 +46,10 @@ def topics(
 ) -> None:
     """List the topics of the streams on a server, or delete those of one stream.
 
-    Streams are found by the applications' own topic names: name another one with --topic and --chain-id. Records are
-    counted by offsets. Kafka's client library does not report sizes in bytes. Stop the stream's producers before
-    --delete: they would fail.
+    A stream's topics are those of its blocks, its reorg channels, and the claims and markers of its ingest cluster; a
+    stream of which only some exist is listed as well. Streams are found by the applications' own topic names: name
+    another one with --topic and --chain-id. Records are counted by offsets. Kafka's client library does not report
+    sizes in bytes. Stop the stream's producers and ingest nodes before --delete: they would fail.
 
     \b
     Examples:
@@ -51,13 +57,13 @@ def topics(
       cardinal topics kafka://localhost:9092 --chain-id 1337 --delete
     """
     source = stream(url, config)
-    apps = streams(source, app_name, chain_id, topic)
-    if delete and len(apps) > 1:
-        chains = ", ".join(app.chain for app in apps)
+    found = _streams(source, app_name, chain_id, topic)
+    if delete and len(found) > 1:
+        chains = ", ".join(app.chain for app in found)
         raise click.UsageError(
             f"there are several streams ({chains}): name the one to delete by --chain-id (and --app)"
         )
-    for app in apps:
+    for app in found:
         names = topics_of(source, app)
         states = topic_states(source, app, names)
         if as_json:
@@ -69,6 +75,30 @@ def topics(
                 _confirm(f"delete these {len(names)} topics of {app.chain} and all of their records?")
             delete_topics(source, names)
             click.echo(f"deleted {len(names)} topics of {app.chain}", err=True)
+
+
+def _streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic: str | None) -> list[Application]:
+    """The streams with topics on the server that the options name."""
+    if topic is not None and chain_id is None:
+        raise click.UsageError("--topic does not say which chain the topic holds: add --chain-id")
+    check_folder(url)
+    others: list[Application] = []
+    if topic is not None:
+        named = [apps.get(app_name or "evm", chain_id=chain_id, topic=topic)]
+        found = [app for app in named if topics_of(url, app)]
+    else:
+        found = others = streams_on(url, apps.NAMES if app_name is None else (app_name,))
+        if chain_id is not None:
+            found = [app for app in found if app.chain.endswith(f":{chain_id}")]
+    if not found:
+        wanted = " ".join(filter(None, [app_name, "stream", "" if chain_id is None else f"of chain {chain_id}"]))
+        there = f", only of {', '.join(app.chain for app in others)}" if others else ""
+        raise TopicError(
+            f"there is no topic of any {wanted} on {url}{there}: correct the options, or name a stream whose topics "
+            "have another name by --chain-id and --topic",
+            topic=topic or "",
+        )
+    return found
 
 
 def _confirm(question: str) -> None:

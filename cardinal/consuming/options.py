@@ -292,13 +292,27 @@ def find_application(
         time.sleep(_FIND_SECONDS)
 
 
-def application_of(url: str | TransportUrl, app: str | Application, chain_id: int | None, wait: float) -> Application:
-    """The given application, or the one of this name and chain id; raises as :func:`find_application`."""
+def chain_id_of(cursor: Cursor | None) -> int | None:
+    """The chain id that a cursor names; None without one, or where its application has chains of other names."""
+    named = None if cursor is None else _CHAIN_ID.fullmatch(cursor.chain.rpartition(":")[2])
+    return None if named is None else int(named.group())
+
+
+def application_of(
+    url: str | TransportUrl, app: str | Application, chain_id: int | None, wait: float, cursor: Cursor | None = None
+) -> Application:
+    """The given application, or the one of this name and chain id; without an id, of the chain of the cursor.
+
+    So a program that resumes reads on, whatever other chains have appeared on the server. Raises as
+    :func:`find_application`.
+    """
     if isinstance(app, Application):
         return app
     if not isinstance(app, str):
         raise ConfigurationError(f"app must be an application or its name, not {app!r}", setting="app")
-    return find_application(url, app, wait=wait) if chain_id is None else apps.get(app, chain_id=chain_id)
+    if chain_id is None and (chain_id := chain_id_of(cursor)) is None:
+        return find_application(url, app, wait=wait)
+    return apps.get(app, chain_id=chain_id)
 
 
 def _several(texts: object, setting: str) -> None:

@@ -108,10 +108,14 @@ class _Window:
                 setting="start",
             )
         if not tips:
-            highest = "it is empty" if self.highest is None else f"its highest is {self.highest}"
             raise ConfigurationError(
-                f"the stream does not hold block {number} yet ({highest}): start at a lower one, or at 'latest'",
+                f"the stream is empty, so it does not hold block {number} yet: wait for its first block, or start at "
+                "'earliest'"
+                if self.highest is None
+                else f"the stream does not hold block {number} yet (its highest is {self.highest}): start at a lower "
+                "one, or at 'latest'",
                 setting="start",
+                retriable=True,
             )
         block = max(tips, key=lambda batch: (batch.weight, batch.number))
         while block.number > number and block.parent in known:

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import TransportError
-from cardinal.protocols.streams.types import Routed
+from cardinal.protocols.streams.types import ENDED_HEADER, PRODUCER_HEADER, Record, Routed
 from cardinal.protocols.streams.wire.codec import encode
 from cardinal.protocols.streams.wire.messages import Ping
 
@@ -42,6 +42,7 @@ class Pinger:
         self._sink = sink
         self._topic = topic
         self._id = ping_id(producer_id)
+        self._name = producer_id.encode()
         self._seconds = seconds
         self._may = may
         self._lock = threading.Lock()
@@ -78,16 +79,30 @@ class Pinger:
             sent = tuple(self._sent)
         return ping.producer_id == self._id and ping not in sent
 
+    def end(self) -> None:
+        """Send the last ping, which says that this producer ended; of one that is not healthy none is sent."""
+        if not self._may():
+            return
+        ping = self._noted()
+        headers = ((PRODUCER_HEADER, self._name), (ENDED_HEADER, b"1"))
+        with contextlib.suppress(TransportError):  # then its pings run out, as those of one that was killed
+            self._sink.replay([Record(self._topic, 0, 0, *encode(ping), self.sent_ms, headers)])
+
     def join(self, seconds: float) -> None:
         """Wait until the thread has ended."""
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def _ping(self) -> None:
+    def _noted(self) -> Ping:
+        """A ping of now, noted as ours."""
         now = time.time_ns()
         ping = Ping(self._id, now // 1_000_000_000, now % 1_000_000_000)
         with self._lock:
             self._sent.append(ping)
+        return ping
+
+    def _ping(self) -> None:
+        ping = self._noted()
         self._sent_at = time.monotonic()
         self._sent_last = self._sink.send((Routed(self._topic, *encode(ping)),), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -17,11 +17,11 @@ from cardinal.consumer import Consumer
 from cardinal.consuming.lookup import Found, batch_of
 from cardinal.errors import ConfigurationError
 from cardinal.producing.pings import ping_id
-from cardinal.protocols.streams.events import Incomplete
 from cardinal.protocols.streams.payload import Payload
-from cardinal.protocols.streams.types import PRODUCER_HEADER
+from cardinal.protocols.streams.types import ENDED_HEADER, PRODUCER_HEADER
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import PING
+from cardinal.server.explanation import LackReports
 from cardinal.transports import open_source
 from cardinal.transports.read_range import read_range
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cardinal.apps import Application
-    from cardinal.consuming.healing import HealingFailed
-    from cardinal.protocols.streams.events import Event, Explanation
+    from cardinal.protocols.streams.events import Explanation
     from cardinal.protocols.streams.types import Partition, Record
     from cardinal.transports import Source, TransportUrl
     from cardinal.transports.base import OpenTransaction
@@ -56,6 +55,7 @@ class ProducerState:
         first: number of blocks that it sent before all others.
         lag: median seconds after the first producer; None where it sent none.
         newest: the highest number that it sent; None where it sent none.
+        ended: its last ping says that it ended cleanly.
 
     """
 
@@ -65,11 +65,12 @@ class ProducerState:
     first: int
     lag: float | None
     newest: int | None
+    ended: bool = False
 
     @property
     def alive(self) -> bool:
-        """True if it has pinged recently."""
-        return self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
+        """True if it has pinged recently and has not ended."""
+        return not self.ended and self.ping_age is not None and self.ping_age < _ALIVE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,35 +115,22 @@ class _Tail:
     batches: dict[bytes, Found] = field(default_factory=dict)
     sent: dict[bytes, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
     pings: dict[bytes, int] = field(default_factory=dict)
+    ended: set[bytes] = field(default_factory=set)
 
     def take(self, record: Record) -> None:
         """Note a Batch or a ping."""
         if len(record.key) == HASH_END and record.key[0] == PING:
             at = self.pings.get(record.key[1:], 0)
             self.pings[record.key[1:]] = max(at, record.timestamp_ms)
+            # A producer's pings are in one partition, so in their order: one that starts again is not ended.
+            ends = any(name == ENDED_HEADER for name, _ in record.headers)
+            (self.ended.add if ends else self.ended.discard)(record.key[1:])
         elif (batch := batch_of(record)) is not None:
             self.batches.setdefault(batch.hash, batch)
             name = next((value or b"" for key, value in record.headers if key == PRODUCER_HEADER), b"")
             copies = self.sent[batch.hash]
             named = name.decode("utf-8", "replace") or NAMELESS
             copies[named] = min(copies.get(named, record.timestamp_ms), record.timestamp_ms)
-
-
-class _Reports:
-    """Missing messages of incomplete blocks, from their reports: consumers forget them after the delivery."""
-
-    def __init__(self) -> None:
-        self._lacks: dict[bytes, Explanation] = {}
-
-    def take(self, event: Event | HealingFailed) -> None:
-        """Note a report."""
-        if isinstance(event, Incomplete):
-            self._lacks[event.explanation.block] = event.explanation
-
-    def with_lack(self, known: Explanation) -> Explanation:
-        """The explanation with what the block lacked."""
-        lack = self._lacks.get(known.block)
-        return known if lack is None else replace(lack, state=known.state, reason=known.reason)
 
 
 def stream_state(url: TransportUrl, app: Application, blocks: int) -> StreamState:
@@ -200,44 +188,6 @@ def _lasting(source: Source) -> tuple[OpenTransaction, ...]:
     return tuple(one for one in found if one.since_ms is None or now - one.since_ms / 1000 > _OPEN_SECONDS)
 
 
-def explain_block(url: TransportUrl, app: Application, block_hash: bytes) -> Explanation:
-    """The state of one block, from reading the stream from shortly before it to the end.
-
-    Raises:
-        ConfigurationError: no Batch and no newest message of the stream is this block's.
-
-    """
-    tail = _Tail()
-
-    def take(record: Record) -> bool:
-        if record.key[1:HASH_END] == block_hash:
-            tail.take(record)
-        return bool(tail.batches)
-
-    with closing(open_source(url, app, topics=(app.default_topic,))) as source:
-        marks = source.watermarks()
-        read_range(
-            source, {tp: low for tp, (low, _) in marks.items()}, {tp: high for tp, (_, high) in marks.items()}, take
-        )
-    number = tail.batches[block_hash].number if block_hash in tail.batches else None
-    start = "earliest" if number is None else number
-    try:
-        return _explain(url, app, start, block_hash, number)
-    except ConfigurationError:  # no ancestry down to the block: it is above the start, or on a fork
-        return _explain(url, app, "earliest", block_hash, number)
-
-
-def _explain(
-    url: TransportUrl, app: Application, start: str | int, block_hash: bytes, number: int | None
-) -> Explanation:
-    reports = _Reports()
-    with Consumer(url, app, start=start, until="end", on_event=reports.take) as consumer:
-        for update in consumer:
-            if number is not None and update.added and update.added[-1].number >= number + app.reorg_threshold // 2:
-                break
-        return reports.with_lack(consumer.explain(block_hash))
-
-
 def _read(
     source: Source, marks: Mapping[Partition, tuple[int, int]], starts: Mapping[Partition, int], into: _Tail
 ) -> None:
@@ -248,7 +198,7 @@ def _read_blocks(
     url: TransportUrl, app: Application, first: int
 ) -> tuple[dict[int, Payload], tuple[Explanation, ...], tuple[Explanation, ...]]:
     """The chain from a number on by number, its blocks without content, and the blocks that it waits for."""
-    reports = _Reports()
+    reports = LackReports()
     try:
         consumer = Consumer(url, app, start=first, until="end", on_event=reports.take)
     except ConfigurationError:  # the retained chain begins higher
@@ -286,6 +236,7 @@ def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
             highest[name] = max(highest.get(name, 0), batch.number)
     names = {ping_id(name): name for copies in tail.sent.values() for name in copies}
     ages = {names.get(one, f"{one.hex()[:12]}…"): now - at / 1000 for one, at in tail.pings.items()}
+    ended = {names.get(one, f"{one.hex()[:12]}…") for one in tail.ended}
     return tuple(
         ProducerState(
             name,
@@ -294,6 +245,7 @@ def _producers(tail: _Tail, blocks: int) -> tuple[ProducerState, ...]:
             firsts[name],
             median(lags[name]) if lags[name] else None,
             highest.get(name),
+            name in ended,
         )
         for name in sorted({*lags, *ages})
     )

@@ -1,20 +1,36 @@
-"""Topics of the streams on a server: listed with their sizes and settings, and deleted."""
+"""Topics of the streams on a server: listed with their sizes and settings, and deleted.
+
+Rules:
+
+1. The topics of a stream are the application's and those that are named after its default topic: reorg channels, the
+   claim logs and the markers of an ingest cluster.
+2. Every topic of a stream names it. So what an interrupted deletion left is listed and deleted as well.
+"""
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from cardinal import apps
 from cardinal.config.secrets import with_secrets
 from cardinal.errors import ConfigurationError
 from cardinal.transports import list_topics, open_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from cardinal.apps import Application
     from cardinal.transports import TransportUrl
+
+CLAIMS: Final = "-claims-"
+"""Between the default topic and an epoch's number: the claim log of an ingest cluster."""
+PROMOTED: Final = "-promoted"
+"""After the default topic: the markers of an ingest cluster."""
+_COMPANION: Final = re.compile(rf"-re-[0-9a-f]{{64}}|{CLAIMS}(?:0|[1-9]\d*)|{PROMOTED}")
+_CHAIN_ID: Final = re.compile(r"(?<=-)(?:0|[1-9]\d*)(?=-|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +51,34 @@ class TopicState:
     retention_ms: int | None
 
 
+def streams_on(url: TransportUrl, names: Collection[str] = apps.NAMES) -> list[Application]:
+    """The streams of these applications of which a server has at least one topic, on topics of their own names."""
+    topics = list_topics(url)
+    ids = {int(one) for topic in topics for one in _CHAIN_ID.findall(topic)}
+    return [
+        app
+        for name in names
+        for one in sorted(ids)
+        if (app := _application(name, one)) is not None and _topics_among(topics, app)
+    ]
+
+
 def topics_of(url: TransportUrl, app: Application) -> list[str]:
-    """The existing topics of a stream: the application's, then those of its reorg channels."""
-    names = list_topics(url)
-    channels = sorted(name for name in names if name.startswith(f"{app.default_topic}-re-"))
-    return [*(name for name in app.all_topics if name in names), *channels]
+    """The existing topics of a stream: the application's, then those that are named after its default topic."""
+    return _topics_among(list_topics(url), app)
+
+
+def _application(name: str, chain_id: int) -> Application | None:
+    try:
+        return apps.get(name, chain_id=chain_id)
+    except ConfigurationError:
+        return None  # a number in a topic's name that is no chain id of this application
+
+
+def _topics_among(names: Collection[str], app: Application) -> list[str]:
+    base = app.default_topic
+    own = [name for name in app.all_topics if name in names]
+    return [*own, *sorted(name for name in names if name.startswith(base) and _COMPANION.fullmatch(name, len(base)))]
 
 
 def topic_states(url: TransportUrl, app: Application, names: Sequence[str]) -> list[TopicState]:

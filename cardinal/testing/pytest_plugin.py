@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from cardinal.embedded import EmbeddedKafka
     from cardinal.testing.containers import ContainerKafka
-    from cardinal.testing.faultkit import Chain, Handler
+    from cardinal.testing.faultkit import Chain, ComparedHandler
 
 BROKER_VARIABLE = "CARDINAL_TEST_BROKER"
 DOCKER = "docker"
@@ -127,7 +127,7 @@ def cardinal_faults() -> Callable[..., None]:
     from cardinal.testing.faultkit import Settings, find_failure  # noqa: PLC0415 - pytest loads this file in every run
 
     def run(
-        handler: str | Callable[[Path], Handler],
+        handler: str | Callable[[Path], ComparedHandler],
         *,
         script: str | None = None,
         **settings: Any,  # noqa: ANN401 - the fields of Settings

@@ -53,6 +53,11 @@ def enter(name: str, broker: InProcessBroker) -> None:
         raise ConfigurationError(f"there is a memory broker {name!r} already: choose another name")
 
 
+def exists(name: str) -> bool:
+    """True for the name of a broker."""
+    return name in _brokers
+
+
 def leave(name: str, broker: InProcessBroker) -> None:
     """Release a broker's name. May be called twice."""
     with _lock:

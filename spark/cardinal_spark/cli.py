@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib
-import io
 import itertools
 import json
+import math
 import signal
 import sys
+import tempfile
 import threading
 from dataclasses import asdict
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from cardinal.errors import ConfigurationError, MissingExtraError
 
+from .command_options import lake_option, open_snapshot, parse_options
+from .query_command import query
+from .spinner import Spinner
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from cardinal_spark.lake import Snapshot
+    from cardinal_spark.lake.summary import ChainEnd
     from cardinal_spark.metrics import LakeMetrics
     from cardinal_spark.pipeline import BatchStatus, PipelineJob
-
-_WIDEST = 44
 
 
 @click.group()
@@ -47,26 +46,7 @@ def lake() -> None:
             raise MissingExtraError("cardinal lake", "spark") from None
 
 
-def _options(values: Sequence[str]) -> dict[str, str]:
-    options = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals:
-            raise ConfigurationError(f"--option takes name=value, not {name!r}", setting="option")
-        options[name] = text
-    return options
-
-
-def _snapshot(path: str, options: Sequence[str], parsed: Mapping[str, str] | None = None) -> Snapshot:
-    from cardinal_spark.lake import AsOf, Snapshot  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
-
-    return Snapshot.of(LakeLocation.of(path, _options(options)), AsOf.of(parsed or {}))
-
-
-_option = click.option(
-    "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the source or the lake; repeatable."
-)
+lake.add_command(query)
 
 
 @lake.command()
@@ -81,6 +61,12 @@ _option = click.option(
 @click.option("--config", metavar="FILE", help="TOML file that names streams (or set CARDINAL_CONFIG).")
 @click.option("--checkpoint", metavar="DIR", help="The query's checkpoint  [default: in the lake]")
 @click.option("--exit-at-end", is_flag=True, help="End at the current end of the stream.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Wait so long for the server and the stream.  [default: 60 for the stream, 0 for the server]",
+)
 @click.option("--trigger", default="1 second", show_default=True, help="Interval of batches, as in Spark.")
 @click.option("--master", default="", metavar="URL", help="A Spark cluster  [default: this machine]")
 @click.option("--cores", type=click.IntRange(1), default=2, show_default=True, help="Concurrent Spark tasks.")
@@ -92,7 +78,7 @@ _option = click.option(
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per batch.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve /metrics (Prometheus), /healthz and /readyz there.")
-@_option
+@lake_option
 def run(
     *,
     source: str,
@@ -104,6 +90,7 @@ def run(
     config: str | None,
     checkpoint: str | None,
     exit_at_end: bool,
+    wait: float | None,
     trigger: str,
     master: str,
     cores: int,
@@ -123,20 +110,32 @@ def run(
     from cardinal_spark import pipeline  # noqa: PLC0415 - only this command needs Spark
     from cardinal_spark.session import local_session  # noqa: PLC0415 - the same
 
-    named = {"app": app_name, "chainId": chain_id, "topic": topic, "startingOffsets": start, "config": config}
-    chosen = _options(options) | {name: str(value) for name, value in named.items() if value is not None}
+    named: dict[str, object] = {
+        "app": app_name,
+        "chainId": chain_id,
+        "topic": topic,
+        "startingOffsets": start,
+        "config": config,
+        "topicsTimeout": None if wait is None else math.ceil(wait),
+    }
+    chosen = parse_options(options) | {name: str(value) for name, value in named.items() if value is not None}
     if compact_every is not None:
         chosen["compactEvery"] = str(compact_every)
     job = pipeline.PipelineJob(source, target, checkpoint, exit_at_end, trigger, chosen)
     pipeline.check(job)
+    if wait is not None:
+        _wait_for(job, wait)
     stopping = threading.Event()
     nothing = True
-    with contextlib.ExitStack() as answering:
-        numbers = None if metrics is None else _answering(answering, metrics, job)
-        spark = local_session(f"cardinal lake {target}", cores=cores, master=master)
+    with contextlib.ExitStack() as closing:
+        numbers = None if metrics is None else _answering(closing, metrics, job)
+        java = closing.enter_context(tempfile.TemporaryFile())
+        spinner = closing.enter_context(Spinner("Spark starts and reads the first batch"))
+        spark = local_session(f"cardinal lake {target}", cores=cores, master=master, java_output=java)
         for number in (signal.SIGINT, signal.SIGTERM):  # after Spark, which sets a handler of its own
             signal.signal(number, lambda *_: stopping.set())
         for status in pipeline.run(spark, job, stopping, None if numbers is None else numbers.progress):
+            spinner.stop()
             click.echo(json.dumps(asdict(status)) if as_json else _line(status))
             sys.stdout.flush()
             nothing = False
@@ -145,6 +144,18 @@ def run(
     if nothing and not stopping.is_set():
         waits = " and that are as final as finality asks" if "finality" in job.options else ""
         click.echo(f"nothing new: the lake has all blocks that are on the topics{waits}", err=True)
+
+
+def _wait_for(job: PipelineJob, seconds: float) -> None:
+    """Wait for the server, and for the stream where no option names its chain, before Spark starts."""
+    from cardinal.config.settings import find_url  # noqa: PLC0415 - `--help` needs no extra
+    from cardinal.consumer import find_application  # noqa: PLC0415 - the same
+    from cardinal.consuming.patience import Patience  # noqa: PLC0415 - the same
+    from cardinal.transports import list_topics  # noqa: PLC0415 - the same
+
+    url, chain = find_url(job.source, job.options.get("config")), job.options.get("chainId")
+    app = job.options.get("app", "evm")
+    Patience(seconds).answer(lambda: find_application(url, app) if chain is None else list_topics(url))
 
 
 def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> LakeMetrics:
@@ -171,104 +182,58 @@ def _line(status: BatchStatus) -> str:
 
 @lake.command()
 @click.argument("path")
-@click.argument("sql", required=False)
-@click.option("--table", help="Print this table instead of running SQL; needs no DuckDB.")
-@click.option("--from-block", type=click.IntRange(0), help="Lowest block, with --table.")
-@click.option("--to-block", type=click.IntRange(0), help="Highest block, with --table.")
-@click.option("--columns", help="Comma-separated names, with --table.")
-@click.option("--as-of-seq", type=click.IntRange(1), help="The state after this row of events.")
-@click.option("--as-of-block", type=click.IntRange(0), help="The state when this block had just joined.")
-@click.option("--as-of-time", metavar="TIME", help="The state at this time: 2026-01-31T12:00:00Z.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most rows, with --table.")
-@click.option(
-    "--format",
-    "shape",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-    help="Output format.",
-)
-@_option
-def query(
-    *,
-    path: str,
-    sql: str | None,
-    table: str | None,
-    from_block: int | None,
-    to_block: int | None,
-    columns: str | None,
-    as_of_seq: int | None,
-    as_of_block: int | None,
-    as_of_time: str | None,
-    limit: int,
-    shape: str,
-    options: tuple[str, ...],
-) -> None:
-    """Run SQL on one state of the lake at PATH, or print one of its tables.
-
-    The SQL may name every table and its current_ view, for example current_logs.
-
-    \b
-    Examples:
-      cardinal lake query ./lake "select block_number, count(*) from current_logs group by 1"
-      cardinal lake query ./lake --table current_blocks --from-block 100 --format csv
-    """
-    from cardinal_spark.lake.query import NumberRange  # noqa: PLC0415 - `--help` needs no extra
-    from cardinal_spark.lake.sql import run_sql  # noqa: PLC0415 - the same
-
-    if (sql is None) == (table is None):
-        raise click.UsageError("pass either SQL or --table")
-    if sql is not None and (from_block, to_block, columns) != (None, None, None):
-        raise click.UsageError("--from-block, --to-block and --columns are for --table: write them into the SQL")
-    parsed = {"asofseq": as_of_seq, "asofblock": as_of_block, "asoftime": as_of_time}
-    snapshot = _snapshot(path, options, {name: str(value) for name, value in parsed.items() if value is not None})
-    if table is not None:
-        names = [name.strip() for name in columns.split(",")] if columns else None
-        found = _first(snapshot.scan(table, NumberRange(from_block, to_block), names), limit)
-    else:
-        found = run_sql(snapshot, sql or "")
-    click.echo(_SHAPES[shape](found.column_names, found.to_pylist()), nl=False)
-
-
-def _first(reader: pa.RecordBatchReader, limit: int) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415 - `--help` needs no extra
-
-    batches, rows = [], 0
-    while rows < limit:
-        try:
-            batches.append(reader.read_next_batch().slice(0, limit - rows))
-        except StopIteration:
-            break
-        rows += batches[-1].num_rows
-    return pa.Table.from_batches(batches, reader.schema)
-
-
-@lake.command()
-@click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@_option
+@lake_option
 def status(*, path: str, as_json: bool, options: tuple[str, ...]) -> None:
-    """Print the state of the lake at PATH: its head, its last seq and its tables.
+    """Print the state of the lake at PATH: both ends of its chain, rows, files and size of each table.
+
+    Rows are all that are stored, also of blocks that left the chain; current_ views have fewer.
 
     \b
     Example:
       cardinal lake status ./lake --json
     """
-    snapshot = _snapshot(path, options)
-    state = snapshot.state
+    from cardinal_spark.lake.summary import chain_ends, table_sizes  # noqa: PLC0415 - `--help` needs no extra
+
+    snapshot = open_snapshot(path, options)
+    state, sizes, (oldest, head) = snapshot.state, table_sizes(snapshot), chain_ends(snapshot)
     if as_json:
         facts = {"seq": state.seq, "number": state.number, "hash": f"0x{state.hash.hex()}", "lineage": state.lineage}
-        click.echo(json.dumps({**facts, "app": json.loads(state.app), "tables": snapshot.tables}))
-    else:
-        click.echo(f"head {state.number} 0x{state.hash.hex()}  seq {state.seq}  {state.app}")
-        click.echo(f"tables: {', '.join(snapshot.tables)}")
+        ends = {"oldest": _block_json(oldest), "head": _block_json(head)}
+        sized = {size.name: {"rows": size.rows, "files": size.files, "bytes": size.bytes} for size in sizes}
+        click.echo(
+            json.dumps({**facts, **ends, "app": json.loads(state.app), "tables": snapshot.tables, "sizes": sized})
+        )
+        return
+    click.echo(f"head   {_block_text(head)}  seq {state.seq}  {state.app}")
+    click.echo(f"oldest {_block_text(oldest)}")
+    click.echo(f"{'table':<14}{'rows':>14}{'files':>8}{'MB':>12}")
+    for size in sizes:
+        rows = "?" if size.rows is None else size.rows
+        click.echo(f"{size.name:<14}{rows:>14}{size.files:>8}{size.bytes / 1e6:>12.2f}")
+    click.echo(f"{'all':<14}{'':>14}{sum(size.files for size in sizes):>8}{sum(s.bytes for s in sizes) / 1e6:>12.2f}")
+    click.echo(f"views: {', '.join(name for name in snapshot.tables if name.startswith('current_'))}")
+
+
+def _block_json(end: ChainEnd) -> dict[str, object]:
+    times = {"time": end.time, "published": end.published}
+    return {
+        "number": end.number,
+        "hash": f"0x{end.hash.hex()}",
+        **{name: time and time.isoformat() for name, time in times.items()},
+    }
+
+
+def _block_text(end: ChainEnd) -> str:
+    time = end.time or end.published
+    return f"{end.number} 0x{end.hash.hex()}" + (f"  {time:%Y-%m-%d %H:%M:%S} UTC" if time else "")
 
 
 @lake.command()
 @click.argument("path")
 @click.option("--schema", default="cardinal", show_default=True, help="Schema of the tables: schema or catalog.schema.")
 @click.option("--dialect", default="spark", show_default=True, help="spark (Databricks, EMR, Hive), trino or duckdb.")
-@_option
+@lake_option
 def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -> None:
     """Print the SQL that registers the lake at PATH in a catalog, with its current_ views.
 
@@ -278,7 +243,7 @@ def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -
     """
     from cardinal_spark.lake.catalog import statements  # noqa: PLC0415 - `--help` needs no extra
 
-    for line in statements(_snapshot(path, options), schema, dialect):
+    for line in statements(open_snapshot(path, options), schema, dialect):
         click.echo(line)
 
 
@@ -286,7 +251,7 @@ def catalog(*, path: str, schema: str, dialect: str, options: tuple[str, ...]) -
 @click.argument("path")
 @click.option("--from", "source", metavar="URL", help="Compare it with this stream, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per difference.")
-@_option
+@lake_option
 def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, ...]) -> None:
     """Compare the tables of the lake at PATH with each other, and its chain and content with its stream's.
 
@@ -298,7 +263,7 @@ def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, .
     """
     from cardinal_spark.lake.check import Check, stream_chain  # noqa: PLC0415 - `--help` needs no extra
 
-    snapshot = _snapshot(path, options)
+    snapshot = open_snapshot(path, options)
     checking = Check(snapshot)
     found = 0
     streamed = () if source is None else checking.stream(stream_chain(source, snapshot.state.app))
@@ -343,7 +308,7 @@ def _columns(values: Sequence[str]) -> dict[str, list[str]]:
 @click.option(
     "--retention-hours", type=click.IntRange(0), default=24, show_default=True, help="Longer than any query runs."
 )
-@_option
+@lake_option
 def maintain(
     *,
     path: str,
@@ -362,7 +327,7 @@ def maintain(
     from cardinal_spark.lake import maintenance  # noqa: PLC0415 - `--help` needs no extra
     from cardinal_spark.lake.location import LakeLocation  # noqa: PLC0415 - the same
 
-    location = LakeLocation.of(path, _options(options))
+    location = LakeLocation.of(path, parse_options(options))
     done = maintenance.compact(location, min_files=min_files, z_order=_columns(z_order))
     for found in done:
         click.echo(f"{found.table}: {found.removed} files became {found.added}")
@@ -370,52 +335,3 @@ def maintain(
         click.echo("nothing to compact")
     if not no_clean:
         click.echo(f"removed {maintenance.clean(location, retention_hours=retention_hours)} files")
-
-
-# --- how rows are printed ------------------------------------------------------------------------------------
-
-
-def _plain(value: object) -> object:
-    """A value for JSON: bytes as 0x text, times as ISO 8601."""
-    if isinstance(value, bytes):
-        return f"0x{value.hex()}"
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str | dict) else str(value)
-
-
-def _as_json(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    del names
-    return "".join(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n" for row in rows)
-
-
-def _as_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        values = (_plain(row[name]) for name in names)
-        writer.writerow([json.dumps(value) if isinstance(value, list | dict) else value for value in values])
-    return text.getvalue()
-
-
-def _as_table(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    lines = [list(names), *([_cell(_plain(row[name])) for name in names] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n" for line in lines
-    )
-
-
-def _cell(value: object) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
-
-
-_SHAPES: dict[str, Callable[[Sequence[str], Iterable[Mapping[str, Any]]], str]] = {
-    "table": _as_table,
-    "json": _as_json,
-    "csv": _as_csv,
-}

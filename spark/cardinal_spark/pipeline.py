@@ -13,6 +13,7 @@ On a cluster the same two calls run under ``spark-submit``.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import threading
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ from cardinal.errors import ConfigurationError, LakeError
 from .lake.location import LakeLocation
 from .lake.options import SINK_OPTIONS
 from .lake.query import last_committed
-from .lake.state import find_state
+from .lake.state import state_at
 from .options import STORAGE
+from .source.offsets import cursor_at
 from .source.options import SourceOptions, StreamSpec
 
 if TYPE_CHECKING:
@@ -201,18 +203,24 @@ def batches(
 
 
 def _status(progress: Any, job: PipelineJob) -> BatchStatus | None:  # noqa: ANN401 - Spark's progress is a dict or a class
-    state = find_state(job.location) if progress["numInputRows"] else None
-    if state is None:
+    """The batch's own end, not the lake's: the next batch may be in the lake by now."""
+    if not progress["numInputRows"]:
         return None
+    text = progress["sources"][0]["endOffset"]
+    end = json.loads(text) if isinstance(text, str) else text
+    cursor = cursor_at(end)
+    if cursor is None or cursor.head is None:
+        return None
+    state = state_at(job.location, cursor.seq)
     seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
     return BatchStatus(
         progress["batchId"],
         progress["numInputRows"],
         seconds,
-        state.seq,
-        state.number,
-        f"0x{state.hash.hex()}",
-        state.unfit,
+        cursor.seq,
+        cursor.head.number,
+        f"0x{cursor.head.hash.hex()}",
+        0 if state is None else state.unfit,
     )
 
 

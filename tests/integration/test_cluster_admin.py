@@ -47,7 +47,7 @@ from cardinal.server.ingest.cluster.log_state import cluster_before
 from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
 from cardinal.server.ingest.cluster.status import ClusterStatus, cluster_status
 from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
-from cardinal.server.topics import delete_topics
+from cardinal.server.topics import delete_topics, topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -493,6 +493,16 @@ def test_the_commands_begin_and_show_a_cluster(cardinal_broker: EmbeddedKafka, t
     assert found["members"][0]["links"] == {"connected": 1, "suspected": 1}
     assert found["members"][0]["pending"] == ["no majority"]
     assert "4 members tolerate no more failures than 3" in found["warnings"][0]
+
+
+def test_a_cluster_begins_again_when_the_streams_topics_are_deleted(begun: TestCluster) -> None:
+    with pytest.raises(ConfigurationError, match="has records, so a cluster has begun"):
+        init(begun, begun.file(), 1)
+    names = topics_of(find_url(begun.url), begun.app)
+    assert {claims_topic(begun.app.default_topic, 0), promoted_topic(begun.app.default_topic)} <= set(names)
+    delete_topics(find_url(begun.url), names)
+    assert not topics_of(find_url(begun.url), begun.app)
+    assert not init(begun, begun.file(), 1).already
 
 
 @pytest.mark.parametrize("refused", [2_197, 2_300], ids=["from its checkpoint", "from its beginning"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from cardinal._stream_server import StreamServer
 from cardinal.apps import blob, get
 from cardinal.apps.body import frame, items_of
 from cardinal.embedded import free_port
@@ -76,7 +78,10 @@ class SlowHandshakes:
             if self.accepted <= self._held:
                 await self.opened.wait()
             there = await asyncio.open_connection("127.0.0.1", self._port)
-            await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+            try:
+                await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+            finally:
+                there[1].close()
         writer.transport.abort()
 
 
@@ -92,12 +97,12 @@ async def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_
     authority = Authority(tmp_path, "authority")
     leaf = authority.sign("member", hosts=("127.0.0.1",))
     tls = peer_contexts(leaf.certificate, leaf.key, authority.certificate)
-    there = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = there.sockets[0].getsockname()[1]
-    there.close()
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
     relay = SlowHandshakes(port, held=1)
-    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server = StreamServer(relay.serve)
+    await server.start("127.0.0.1", 0)
+    address = f"127.0.0.1:{server.port}"
     dialer, acceptor = Counting(), Counting()
     dialer.links = links("a", dialer, 0, address, tls)
     acceptor.links = links("b", acceptor, port, "127.0.0.1:1", tls)
@@ -119,7 +124,7 @@ async def test_a_connection_that_opens_late_does_not_take_the_place_of_the_next_
         for one in running:
             one.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        server.close()
+        await server.close()
 
 
 @on_loop

@@ -21,6 +21,7 @@ from test_ingest_node import MEBIBYTE, addresses, resident, scrape
 from test_produce_unreachable import says
 
 from cardinal._concurrency import new_future, settle
+from cardinal._stream_server import StreamServer
 from cardinal.apps import blob, get, items
 from cardinal.apps.body import frame, items_of
 from cardinal.consumer import Consumer
@@ -194,12 +195,13 @@ class Liar:
 @asynccontextmanager
 async def lying(answer: Answer) -> AsyncIterator[Liar]:
     liar = Liar(answer)
-    server = await asyncio.start_server(liar.serve, "127.0.0.1", 0)
-    liar.port = server.sockets[0].getsockname()[1]
+    server = StreamServer(liar.serve)
+    await server.start("127.0.0.1", 0)
+    liar.port = server.port
     try:
         yield liar
     finally:
-        server.close()
+        await server.close()
 
 
 def announcing(blocks: Iterable[tuple[ObjectId, int]], objects: Callable[[tuple[ObjectId, ...]], Pieces]) -> Answer:

@@ -8,7 +8,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 import pytest
-from test_ledger_feed import Ledger
+from ledger import CHAIN_ID, Ledger
 
 from cardinal import Consumer, apps
 from cardinal.apps.blob import read
@@ -38,7 +38,7 @@ def installed(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("app", "says"),
     [
-        ("evm", "block 0 holds nothing that belongs on cardinal-7, but 'k/"),
+        ("evm", "block 0 holds nothing that belongs on cardinal-11, but 'k/"),
         ("blob", "block 6 follows block 4: a chain's numbers are consecutive"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_feed_of_a_package_publishes_its_ledger_and_continues_after_a_reorg(tm
             subprocess.run(running, env=environ, check=True, timeout=120)
             ledger.add(6, depth=3)
         expected = [block["hash"] for block in ledger.chain[:10]]
-    with Consumer(url, apps.get("blob", chain_id=7), until="end") as consumer:
+    with Consumer(url, apps.get("blob", chain_id=CHAIN_ID), until="end") as consumer:
         chain = {block.number: block for update in consumer for block in update.added}
     assert [chain[number].hash.hex() for number in range(10)] == expected
     assert all(read(block).keys == {"account/ann": number.to_bytes(4)} for number, block in chain.items())  # type: ignore[arg-type]

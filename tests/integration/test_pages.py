@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,7 +38,11 @@ RUN = {
     "testing.md": 3,
 }
 """Blocks that run here, at least; those of Spark's page run in tests/spark/test_docs.py."""
-NEVER_RUN = {("operating.md", "console"): 1, ("spark.md", "sql"): 1, ("testing.md", "console"): 1}
+MADE = re.compile(
+    r"(?<![\w/])(?:\./|file://(?!/)|EmbeddedKafka\(\")([\w-]+)|(?<![\w/])(?!self\.)([\w-]+\.(?:toml|db|key))\b"
+)
+"""Folders and files that blocks make, in the two groups."""
+NEVER_RUN = {("operating.md", "console"): 4, ("spark.md", "sql"): 4, ("testing.md", "console"): 1}
 """Blocks that no test runs, beside plain text: they need a node or a lake of their own."""
 
 
@@ -57,6 +62,14 @@ def test_links_lead_to_files_and_headings(path: Path) -> None:
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings}, (
                 f"{path.name}: #{heading}"
             )
+
+
+def test_what_the_pages_make_in_a_clone_is_ignored_by_git() -> None:
+    patterns = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("/")]
+    blocks = [text for path in PAGES if path.name != "commands.md" for _, text in code_blocks(path.read_text("utf-8"))]
+    names = {name for text in blocks for pair in MADE.findall(text) for name in pair if name}
+    assert {"kafka", "lake", "cluster.toml", "a.key", "chain.db", "own-kafka"} <= names
+    assert not [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def test_the_front_page_is_short_and_has_the_two_commands() -> None:

@@ -29,6 +29,7 @@ from cardinal.errors import (
     NodeBehindError,
     OrphanedError,
     OversizeError,
+    RefusedError,
     TransportError,
     UnreachableError,
 )
@@ -209,7 +210,7 @@ def test_publishers_with_certificates_reach_a_node_that_requires_them(
         for query in (ca, f"tls=1&ssl.ca.location={other.certificate}{mine}", f"tls=1{mine}"):
             with pytest.raises(UnreachableError, match=r"no encrypted connection|cannot be reached"):
                 Publisher(f"{base}?{query}", APP, publisher_id="one")
-        with pytest.raises(UnreachableError):
+        with pytest.raises(RefusedError, match="speaks TLS only"):
             Publisher(base, APP, publisher_id="one")
     secret = client.key.read_text().splitlines()[1]
     assert secret not in caplog.text

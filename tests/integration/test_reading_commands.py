@@ -19,6 +19,8 @@ from cardinal.cli.main import cardinal
 from cardinal.errors import CardinalError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import split
+from cardinal.protocols.streams.publishing.splitter import reorg_topic
+from cardinal.server.ingest.cluster.topics import claims_topic, promoted_topic
 from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import list_topics
 from clocks import Clock
@@ -162,7 +164,7 @@ def test_status_names_head_producers_and_the_gap(gap: str, clock: Clock) -> None
         (5, {f"k/{hash_of('5a').hex()}/": 1})
     ]
     one, two = state["producers"]
-    assert (one["name"], one["blocks"], one["first"], one["alive"]) == ("one", LAST, LAST, True)
+    assert (one["name"], one["blocks"], one["first"], one["ended"]) == ("one", LAST, LAST, True)
     assert (two["name"], two["blocks"], two["first"], two["newest"]) == ("two", 1, 0, LAST)
     assert (one["lag"], two["lag"]) == (0, 3)
     shown = run("status", gap, "--blocks", "200").stdout
@@ -238,4 +240,26 @@ def test_the_topics_of_one_stream_are_deleted_and_no_others(cardinal_broker: Emb
     run(*args, "--yes")
     assert set(mine.all_topics).isdisjoint(list_topics(url))
     assert set(other.all_topics) <= list_topics(url)
-    assert f"no blob stream of chain {first}" in refusal(*args, "--yes")
+    assert f"no topic of any blob stream of chain {first} on" in refusal(*args, "--yes")
+
+
+def test_all_topics_of_a_stream_are_listed_whatever_is_left_of_it(broker: MemoryBroker) -> None:
+    """A deletion that was interrupted may leave any of them."""
+    app = apps.get("blob", chain_id=9)
+    channel = reorg_topic(app.default_topic, hash_of("4a"))
+    left = [
+        *app.all_topics[1:],
+        claims_topic("blob-9", 0),
+        claims_topic("blob-9", 12),
+        promoted_topic("blob-9"),
+        channel,
+    ]
+    others = ["blob-9-notes", "blob-9-claims-x", "blob-9-re-notes", "blob-90-keys", "my-blob-9-promoted"]
+    for name in (*left, *others):
+        broker.create(name)
+    listed = json.loads(run("topics", broker.url, "--json", "--chain-id", "9").stdout)
+    assert listed["chain"] == "blob:9"
+    assert sorted(one["name"] for one in listed["topics"]) == sorted(left)
+    assert "no topic of any evm stream of chain 9" in refusal("topics", broker.url, "--app", "evm", "--chain-id", "9")
+    custom = json.loads(run("topics", broker.url, "--json", "--chain-id", "9", "--topic", "my-blob-9").stdout)
+    assert [one["name"] for one in custom["topics"]] == ["my-blob-9-promoted"]

@@ -6,6 +6,7 @@ An environment is a folder of links to the distributions that the wheel requires
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -70,11 +71,20 @@ def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(wheel: Path) -> None:
+    (metadata,) = wheel.glob("*.dist-info")
+    description = Distribution.at(metadata).metadata["Description"]
+    assert description.startswith("# Cardinal")
+    assert "Operating · Ingest nodes · Consuming" in description
+    assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
+
+
 @pytest.mark.parametrize(
     ("extras", "arguments", "printed"),
     [
         ((), ("topics", "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=500"), "no Kafka broker answered"),
         ((), PRODUCE, "needs the extra 'evm': pip install 'cardinal-streams[evm]'"),
+        ((), ("run", "nowhere:Nothing", "--from", "kafka://127.0.0.1:1"), "nowhere:Nothing cannot be imported"),
         ((), ("serve", "--from", "kafka://127.0.0.1:1"), "needs the extra 'server'"),
         ((), ("lake", "status", "nowhere"), "needs the extra 'spark'"),
         (("evm",), PRODUCE, "4 blocks"),
@@ -83,6 +93,7 @@ def run(variables: dict[str, str], *arguments: str) -> tuple[int, str]:
         (("local",), ("broker", "status", "--data", "nowhere"), "no broker"),
         (("spark",), ("lake", "status", "nowhere"), "there is no lake at"),
         (("query",), ("lake", "query", "nowhere", "select 1"), "needs the extra 'spark'"),
+        (("tables",), ("lake", "query", "nowhere", "select 1"), "there is no lake at"),
         (("ingest",), ("cluster", "keygen", "--help"), "Usage: cardinal cluster keygen"),
         (("server",), ("serve", "--help"), "Usage: cardinal serve"),
         (("evm", "server"), (*PRODUCE, "--metrics", "127.0.0.1:0"), "metrics at http://127.0.0.1:"),

@@ -24,7 +24,7 @@ SECONDS = 900
 def test_the_code_of_the_page_but_for_what_needs_a_cluster_runs_in_one_process(tmp_path: Path) -> None:
     text = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
     found = [block for title in SECTIONS for block in code_blocks(section(text, title))]
-    assert [language for language, _ in found] == ["python", "python", "sh", "python"]
+    assert [language for language, _ in found] == ["python", "python", "sh", "python", "python"]
     assert code_blocks(text) == [*found, *code_blocks(section(text, NEEDS_A_CLUSTER))]
     with EmbeddedKafka(tmp_path / "kafka") as kafka:
         chain = PublishedChain(f"kafka://{kafka.bootstrap}", blocks=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,12 @@ from pyspark.errors import PySparkException
 
 from cardinal.errors import ConfigurationError, LakeError, UnreachableError
 from cardinal_spark import views
+from cardinal_spark.lake import Snapshot
+from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import PipelineJob, check
 from cardinal_spark.testing import commit_batch, script
+from pages import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +96,40 @@ def test_every_table_of_a_lake_is_a_view(spark: SparkSession, tmp_path: Path) ->
     assert Counter(spark.sql(joined).collect()) == Counter(current)
     for name in names:
         spark.catalog.dropTempView(name)
+
+
+def test_the_text_for_a_catalog_runs_in_an_empty_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Delta's jar is not here: the same tables are read by our own format."""
+    commit_batch(LakeLocation.of(str(tmp_path)), script("1a 2a 3a -3a 3b"))
+    for _ in range(2):  # and may be repeated
+        for line in statements(Snapshot.at(str(tmp_path)), "fresh", "spark"):
+            table = line.partition(" USING ")[0].rpartition(".")[2]
+            own = f"USING cardinal_lake OPTIONS (path '{tmp_path}', table '{table}');"
+            delta = f"USING delta LOCATION '{tmp_path}/{table}';"
+            if not line.startswith("--"):
+                spark.sql(line.replace(delta, own).rstrip(";"))
+    try:
+        blocks = spark.sql("SELECT DISTINCT _block_number n, _seq s FROM fresh.current_payload ORDER BY 1").collect()
+        assert [tuple(row) for row in blocks] == [(1, 1), (2, 2), (3, 5)]
+    finally:
+        spark.sql("DROP SCHEMA fresh CASCADE")
+
+
+def test_the_page_s_functions_read_words(spark: SparkSession) -> None:
+    text = (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+    created = re.findall(r"^CREATE TEMPORARY FUNCTION [^;]*;", text, re.MULTILINE)
+    assert len(created) == 2
+    for statement in created:
+        spark.sql(statement.rstrip(";"))
+    numbers = [0, 1, 2**63, 2**64 - 1, 2**64, 10**38 - 1]
+    for number in numbers:
+        assert spark.sql(f"SELECT uint256('0x{number:064x}') n").first()["n"] == number
+    for word in (f"0x{10**38:064x}", f"0x{2**128 - 1:064x}", f"0x{2**256 - 1:064x}", "0x"):
+        assert spark.sql(f"SELECT uint256('{word}') n").first()["n"] is None
+    word = f"0x{'00' * 12}{'AB' * 20}"
+    assert spark.sql(f"SELECT address('{word}') a").first()["a"] == "0x" + "ab" * 20
+    for name in ("address", "uint256"):
+        spark.sql(f"DROP TEMPORARY FUNCTION {name}")
 
 
 def test_both_ends_of_a_job_are_looked_at_before_spark_starts(tmp_path: Path) -> None:

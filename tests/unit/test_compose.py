@@ -216,7 +216,8 @@ def test_the_image_holds_what_the_distribution_is_made_of() -> None:
     copied = {part for line in re.findall(r"^COPY ([^-].*)$", text, re.MULTILINE) for part in line.split()[:-1]}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = {Path(package).parts[0] for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
-    needed = {*packages, "pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE"}
+    (readme,) = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]
+    needed = {*packages, "pyproject.toml", "constraints.txt", readme["path"], "LICENSE"}
     assert copied == needed
     assert {line.removeprefix("!") for line in ignored if line.startswith("!")} == needed
     extras = set(re.findall(r"\[([a-z,]+)\]", text))

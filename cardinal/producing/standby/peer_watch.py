@@ -31,7 +31,7 @@ from cardinal.errors import CardinalError, ConfigurationError, DecodeError, Topi
 from cardinal.producing.standby.arrivals import ArrivalCounts, Arrivals
 from cardinal.producing.standby.committed_horizon import Horizon
 from cardinal.protocols.streams.publishing.standby import Peers, Standby, Verdict
-from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
+from cardinal.protocols.streams.types import ENDED_HEADER, PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH, PING, Ping
@@ -253,7 +253,9 @@ class PeerWatch:
         if key[:1] == _PING:
             who = who or f"0x{key[1:HASH_END].hex()}"
             self._hear_ping(record)
-        if who:
+        if ENDED_HEADER in headers:
+            self._peers.ended(who, record.timestamp_ms)
+        elif who:
             self._peers.heard(who, record.timestamp_ms, named=named)
         if key[:1] == _BATCH and len(key) == HASH_END:
             block_hash = key[1:]

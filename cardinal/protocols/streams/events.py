@@ -45,7 +45,8 @@ class Explanation:
     Attributes:
         block: its hash.
         number: its number, None before a Batch.
-        state: ``open``, ``complete``, ``abandoned`` or ``unknown``; after ordering, also the state in the chain.
+        state: ``open``, ``complete``, ``abandoned`` or ``unknown``; after ordering, also the state in the chain, such
+            as ``delivered`` or ``removed``.
         missing_batch: whether no Batch has come.
         missing_counts: prefix to the messages that are missing under it.
         missing_headers: ids of announced sub batches whose header is missing.
@@ -74,11 +75,23 @@ class Explanation:
         messages = sum(self.missing_counts.values()) + parts
         return f"lacks {messages} message{'s' * (messages != 1)}"
 
+    @property
+    def summary(self) -> str:
+        """Its state in a few words."""
+        if self.state == "removed":
+            return f"left the chain {self.reason}".rstrip()
+        return f"is {self.state}{f': {self.reason}' if self.reason else ''}"
+
     def __str__(self) -> str:
         number = "?" if self.number is None else self.number
-        reason = f": {self.reason}" if self.reason else ""
-        texts = {"open": self.lacks, "unknown": "is not on the topics"}
-        return f"block {number} (0x{self.block.hex()}) {texts.get(self.state) or f'is {self.state}{reason}'}"
+        unknown = "is not on the topics" if any(self.block) else "is no block: a first block names it as its parent"
+        texts = {"open": self.lacks, "unknown": unknown}
+        return f"block {number} (0x{self.block.hex()}) {texts.get(self.state) or self.summary}"
+
+
+def reorg_at(number: int) -> str:
+    """The reason of a block that left the chain; ``number``: the lowest one that its reorg replaced."""
+    return f"in the reorg at {number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,9 @@ SEALED_HEADER = "cardinal-sealed"
 ORIGIN_HEADER = "cardinal-origin"
 """Header on a heartbeat of the default topic: the origin from which the weights of a new stream count."""
 
+ENDED_HEADER = "cardinal-ended"
+"""Header on the last ping of a producer that ended cleanly."""
+
 ANONYMOUS = b"anonymous"
 """The producer of a record without a producer header."""
 

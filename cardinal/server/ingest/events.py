@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import Final, NamedTuple
 
 from cardinal.protocols.publish import (
     Acknowledgement,
@@ -19,6 +20,7 @@ from cardinal.protocols.publish import (
     SourceError,
     Status,
 )
+from cardinal.server.log_fields import LoggedHash
 
 _KINDS: Final = {
     Acknowledgement: "acknowledgement",
@@ -33,22 +35,32 @@ def kind_of(response: Response) -> str:
     return Status(response.status).name.lower() if isinstance(response, EndOfStream) else _KINDS[type(response)]
 
 
-def event_of(effect: Effect) -> tuple[str, str]:
-    """The name of an event in metrics, and its sentence."""
+class Event(NamedTuple):
+    """An event for the operator: its name in metrics and log, the sentence, its values, and the level."""
+
+    kind: str
+    sentence: str
+    fields: dict[str, object]
+    level: int = logging.WARNING
+
+
+def event_of(effect: Effect) -> Event:
+    """The event of an effect that concerns an operator."""
     match effect:
         case CatchUp(first, last):
             missing = f"block {first} is" if first == last else f"blocks {first} to {last} are"
-            return "catch_up", f"{missing} missing here, and publishers have newer ones"
+            sentence = f"{missing} missing here, and publishers have newer ones"
+            # It heals by itself; where it does not, CatchUpStuck follows.
+            return Event("catch_up", sentence, {"block": first, "last": last}, logging.INFO)
         case CatchUpStuck(target):
-            return "catch_up_stuck", f"publishers have come no closer: blocks up to {target} are still missing here"
+            sentence = f"publishers have come no closer: blocks up to {target} are still missing here"
+            return Event("catch_up_stuck", sentence, {"block": target})
         case BranchRefused(block, _):
-            return (
-                "branch_refused",
-                f"a publisher's branch was refused: it forks off deeper than at block {block.number}",
-            )
+            sentence = f"a publisher's branch was refused: it forks off deeper than at block {block.number}"
+            return Event("branch_refused", sentence, {"block": block.number, "hash": LoggedHash(block.hash)})
         case SourceError():
-            return "source_error", "there is no publisher"
+            return Event("source_error", "there is no publisher", {})
         case NodeError():
-            return "node_error", "a block could not be stored: all publishers were disconnected"
+            return Event("node_error", "a block could not be stored: all publishers were disconnected", {})
         case _:
-            return "other", str(effect)
+            return Event("other", str(effect), {})

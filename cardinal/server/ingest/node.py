@@ -42,9 +42,10 @@ from cardinal.protocols.publish import (
     encode,
 )
 from cardinal.server.ingest.blocks import check_items
-from cardinal.server.ingest.events import event_of, kind_of
+from cardinal.server.ingest.events import Event, event_of, kind_of
 from cardinal.server.ingest.limits import Limits
 from cardinal.server.ingest.verifier import Verifier
+from cardinal.server.log_fields import SENTENCE, LoggedHash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +60,7 @@ FORGET_BLOCKS: Final = 1_000
 """Blocks by which the floor rises before the store forgets what is below it."""
 
 _CHECK_SECONDS: Final = 1.0
+_HEALING_SECONDS: Final = 10.0
 _NAMES_MOST: Final = 256
 
 Deliver = Callable[[bytes | None], object]
@@ -146,6 +148,7 @@ class IngestNode:
         self.responses: Counter[str] = Counter()
         self.first_copies: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
+        self._logged: dict[str, float] = {}
         self.acknowledged = 0
         self.memory = 0
         self._from_peers = asyncio.Lock()
@@ -163,7 +166,8 @@ class IngestNode:
         self._carry_out(self._arbiter.connect(connection, identity, self._now()))
         if crowded:
             allowed = self._limits.publishers
-            self._event("crowded", f"the publisher {identity} was disconnected: {allowed} are connected")
+            sentence = f"the publisher {identity} was disconnected: {allowed} are connected"
+            self._event("crowded", sentence, peer=identity)
         if crowded or self._closing or self.refuses:
             status = Status.SUCCESS if self._closing else Status.ERROR
             self._carry_out(self._arbiter.end(connection, status, self._now()))
@@ -198,7 +202,7 @@ class IngestNode:
     def refuse(self, reason: str) -> None:
         """Send all publishers to another node; an empty reason ends that."""
         if reason and not self.refuses:
-            self._event("refused", f"publishers are sent to other nodes: {reason}")
+            self._event("refused", f"publishers are sent to other nodes: {reason}", level=logging.INFO)
             for connection in list(self._streams):
                 self._carry_out(self._arbiter.end(connection, Status.ERROR, self._now()))
         elif self.refuses and not reason:
@@ -208,7 +212,8 @@ class IngestNode:
     def unread(self, connection: Hashable) -> None:
         """A publisher reads no responses: its stream is lost."""
         if connection in self._streams:
-            self._event("unread", f"the publisher {self._streams[connection].identity} reads no responses")
+            identity = self._streams[connection].identity
+            self._event("unread", f"the publisher {identity} reads no responses", peer=identity)
             self._carry_out(self._arbiter.disconnect(connection, self._now()))
 
     # --- peers ------------------------------------------------------------------------------------------------------
@@ -305,7 +310,7 @@ class IngestNode:
                 await self._check()
             obstacle = self._obstacle()
             if obstacle and not self._obstructed:
-                LOG.warning("%s", obstacle)
+                LOG.warning(SENTENCE, {"kind": "obstacle", "message": obstacle})
             elif self._obstructed and not obstacle:
                 LOG.info("new blocks are accepted again")
             self._obstructed = bool(obstacle)
@@ -391,15 +396,25 @@ class IngestNode:
                         self.observe(self._now() - self._heard.pop(block))
                     self._promote(block)
                 case _:
-                    self._event(*event_of(effect))
+                    self._report(event_of(effect))
 
     @property
     def _crowded(self) -> bool:
         return self.memory >= self._limits.memory_bytes
 
-    def _event(self, name: str, sentence: str) -> None:
-        self.events[name] += 1
-        LOG.warning("%s", sentence)
+    def _event(self, kind: str, sentence: str, *, level: int = logging.WARNING, **fields: object) -> None:
+        self._report(Event(kind, sentence, fields, level))
+
+    def _report(self, event: Event) -> None:
+        """Count an event, and log it. What heals by itself comes with every block: a line in ten seconds is enough."""
+        self.events[event.kind] += 1
+        level, now = event.level, self._now()
+        if level < logging.WARNING:
+            if now - self._logged.get(event.kind, float("-inf")) < _HEALING_SECONDS:
+                level = logging.DEBUG
+            else:
+                self._logged[event.kind] = now
+        LOG.log(level, SENTENCE, {"kind": event.kind, "message": event.sentence, **event.fields})
 
     async def _check(self) -> None:
         """The store failed: see whether it can be written again."""
@@ -430,7 +445,11 @@ class IngestNode:
                 self._attempts[block] = attempt
             await self._write(block, copy.parent, body)
         except ApplicationError as error:
-            LOG.warning("block %d of a publisher was refused: %s", block.number, error)
+            named = {"block": block.number, "hash": LoggedHash(block.hash), "peer": copy.identity}
+            LOG.warning(
+                "block %(block)d of the publisher %(peer)s was refused: %(error)s",
+                {"kind": "refused", "error": error, **named},
+            )
             why = Failure.BAD
         except VerifierError as error:
             self._event("verifier_ended", f"{error}: publishers send it again")
@@ -461,7 +480,7 @@ class IngestNode:
                 return
             await asyncio.wrap_future(self._store.add(block.number, block.hash, parent.hash, body, first))
         except StoreError as error:
-            LOG.error("%s", error)  # noqa: TRY400 - the sentence says it all
+            LOG.error(SENTENCE, {"kind": "store", "message": str(error)})  # noqa: TRY400 - the sentence says it all
             self._failure = self.waits_for = str(error)
             self._check_at = self._now()
             raise

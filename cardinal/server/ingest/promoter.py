@@ -169,7 +169,7 @@ class Promoter:
         if not error.retriable:
             raise error
         await self._connection.close()  # every future has ended then
-        LOG.warning("the producer failed and is replaced: %s", error)
+        LOG.warning("the producer failed and is replaced: %(error)s", {"kind": "replaced", "error": error})
         await self._finish([one for one in self._sent if _succeeded(one)])
         self._retries.extendleft(block for block, _ in reversed(self._sent))
         self._sent.clear()

@@ -111,7 +111,7 @@ class Parts:
         metrics = IngestMetrics(lambda: asyncio.run_coroutine_threadsafe(status(), loop).result(_SCRAPE_SECONDS))
         self.node.observe = metrics.acknowledged
         endpoint = opened.enter_context(Endpoint(address, metrics.registry, lambda: self.waits_for))
-        LOG.info("metrics at http://%s/metrics", endpoint.address)
+        LOG.info("metrics at http://%(address)s/metrics", {"kind": "metrics", "address": endpoint.address})
 
     def status(self) -> IngestStatus:
         """The numbers of this moment."""
@@ -151,14 +151,17 @@ class Parts:
             now, node = time.monotonic(), self.node
             if node.acknowledged != before:
                 LOG.info(
-                    "block %s acknowledged: %.1f blocks/s, %d publishers, %d open blocks, "
-                    "%d blocks (%.1f MiB) not on the topics",
-                    node.last,
-                    (node.acknowledged - before) / (now - said),
-                    node.publishers,
-                    node.open_blocks,
-                    self.promoter.waiting,
-                    self.store.pool_bytes / MEBIBYTE,
+                    "block %(block)s acknowledged: %(blocks_per_second).1f blocks/s, %(publishers)d publishers, "
+                    "%(open_blocks)d open blocks, %(waiting_blocks)d blocks (%(waiting_mib).1f MiB) not on the topics",
+                    {
+                        "kind": "progress",
+                        "block": node.last,
+                        "blocks_per_second": round((node.acknowledged - before) / (now - said), 3),
+                        "publishers": node.publishers,
+                        "open_blocks": node.open_blocks,
+                        "waiting_blocks": self.promoter.waiting,
+                        "waiting_mib": round(self.store.pool_bytes / MEBIBYTE, 3),
+                    },
                 )
             said, before = now, node.acknowledged
 
@@ -224,8 +227,13 @@ async def run_ingest(
         parts = Parts(node, store, promoter, peers)
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
+<<<<<<< HEAD
         async with Listener(node, settings.listen, tls) as listener:
             LOG.info("publishers are served on port %d", listener.port)
+=======
+        async with Listener(node, settings.listen, credentials) as listener:
+            LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
+>>>>>>> main
             listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]
@@ -242,7 +250,10 @@ async def run_ingest(
                 for task in running:
                     task.cancel()
                 if promoter.waiting:
-                    LOG.info("%d blocks are not on the topics yet: the next start puts them there", promoter.waiting)
+                    fields = {"kind": "waiting", "waiting_blocks": promoter.waiting}
+                    LOG.info(
+                        "%(waiting_blocks)d blocks are not on the topics yet: the next start puts them there", fields
+                    )
     finally:
         await asyncio.to_thread(opened.close)
         await connection.close()

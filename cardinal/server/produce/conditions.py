@@ -1,14 +1,20 @@
-"""Conditions that hold up the service: each is logged when it begins, every ten minutes, and when it ends."""
+"""Conditions that hold up the service: each is logged when it begins and when it ends.
+
+One that ends by itself within ten seconds, as at a start or a restart, concerns nobody. One that lasts is a warning,
+every ten minutes again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cardinal.errors import CardinalError, FeedError, StoreError
+from cardinal.server.log_fields import SENTENCE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +24,7 @@ PAUSE_MAX_SECONDS: Final = 30.0
 """The longest time between two attempts to reach a node or a broker."""
 
 _PAUSE_SECONDS: Final = 1.0
+_LASTING_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 600.0
 
 _Answer = TypeVar("_Answer")
@@ -40,11 +47,11 @@ class Condition(NamedTuple):
 
 @dataclass(slots=True)
 class _Holding:
-    """A condition, the time since which it holds, and the time of its last line in the log."""
+    """A condition, the time since which it holds, and the time of its next warning."""
 
     condition: Condition
     since: float
-    logged: float
+    warned_next: float
 
 
 class Conditions:
@@ -52,11 +59,13 @@ class Conditions:
 
     Arguments:
         clock: seconds.
+        patience: seconds from now in which :meth:`answer` waits; None: no limit.
 
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, patience: float | None = None) -> None:
         self._clock = clock
+        self._deadline = math.inf if patience is None else clock() + patience
         self._now: dict[str, _Holding] = {}
 
     @property
@@ -72,22 +81,23 @@ class Conditions:
         now, before = self._clock(), self._now
         for name, one in before.items():
             if name not in holding and one.condition.ends:
-                LOG.info("%s (after %.0f s)", one.condition.ends, now - one.since)
+                LOG.info("%(message)s (after %(seconds).0f s)", _fields(name, one.condition.ends, now - one.since))
         self._now = {}
         for name, condition in holding.items():
-            one = self._now[name] = before.get(name) or _Holding(condition, now, now)
+            first = now + (_LASTING_SECONDS if condition.ends else _AGAIN_SECONDS)
+            one = self._now[name] = before.get(name) or _Holding(condition, now, first)
             one.condition = condition
             if name not in before and condition.ends:
-                LOG.warning("%s", condition.begins)
-            elif now - one.logged >= _AGAIN_SECONDS:
-                LOG.warning("%s (for %.0f s now)", condition.begins, now - one.since)
-                one.logged = now
+                LOG.info(SENTENCE, _fields(name, condition.begins, 0.0))
+            elif now >= one.warned_next:
+                LOG.warning("%(message)s (for %(seconds).0f s now)", _fields(name, condition.begins, now - one.since))
+                one.warned_next = now + _AGAIN_SECONDS
 
     async def answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
         """Repeat a call, with growing pauses, while a node or a broker is unreachable; its answer.
 
         Raises:
-            CardinalError: of the call, where waiting does not heal it.
+            CardinalError: of the call, where waiting does not heal it, or when the patience has ended.
 
         """
         pause = _PAUSE_SECONDS
@@ -95,7 +105,7 @@ class Conditions:
             try:
                 answer = await call()
             except CardinalError as error:
-                if not error.retriable:
+                if not error.retriable or self._clock() >= self._deadline:
                     raise
                 named = {FeedError: "node", StoreError: "disk"}.items()
                 name = next((name for kind, name in named if isinstance(error, kind)), "broker")
@@ -103,5 +113,9 @@ class Conditions:
             else:
                 self.update({})
                 return answer
-            await asyncio.sleep(pause)
+            await asyncio.sleep(max(0.0, min(pause, self._deadline - self._clock())))
             pause = min(2 * pause, PAUSE_MAX_SECONDS)
+
+
+def _fields(name: str, sentence: str, seconds: float) -> dict[str, object]:
+    return {"kind": name, "message": sentence, "seconds": round(seconds, 3)}

@@ -207,7 +207,7 @@ class StreamConnection:
         """Replace the producer, once the broker answers. A stream whose topics were deleted is not begun."""
         if self._producer is None:
             raise error
-        LOG.warning("the producer failed and is replaced: %s", error)
+        LOG.warning("the producer failed and is replaced: %(error)s", {"kind": "replaced", "error": error})
         await self.close()
         pause = self._settings.watch_seconds
         while True:

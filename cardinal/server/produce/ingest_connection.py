@@ -137,7 +137,7 @@ class IngestConnection:
 
     async def renew(self, error: CardinalError) -> None:
         """Replace the publisher."""
-        LOG.warning("the publisher failed and is replaced: %s", error)
+        LOG.warning("the publisher failed and is replaced: %(error)s", {"kind": "replaced", "error": error})
         await self.close()
         await self.open()
 

@@ -27,6 +27,7 @@ from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import CardinalError, ConfigurationError, IntegrityError, NodeAnswerError, NodeBehindError
 from cardinal.feeds import Learning, Originating
 from cardinal.protocols.streams.types import Finality, path_expression
+from cardinal.server.log_fields import LoggedHash
 from cardinal.server.produce.compatibility import check_newest
 from cardinal.server.produce.conditions import LOG, Conditions
 from cardinal.server.produce.connection import connection_of
@@ -207,7 +208,9 @@ class ProduceService:
             try:
                 return await self._run()
             except NodeBehindError as behind:
-                LOG.warning("%s: the feed is read again", behind)
+                LOG.info(
+                    "%(error)s: the feed is read again", {"kind": "behind", "error": behind, "block": behind.number}
+                )
                 self._read_again(behind.number)
 
     def _read_again(self, first: int) -> None:
@@ -254,14 +257,18 @@ class ProduceService:
 
     def _log_start(self) -> None:
         name, published = self._app.default_topic, self._published
+        fields: dict[str, object]
         if published is None:
             first = "the feed's first block" if self._first is None else f"block {self._first}"
-            LOG.info("the stream %s begins with %s", name, first)
+            fields = {"kind": "begins", "topic": name, "first": first}
+            LOG.info("the stream %(topic)s begins with %(first)s", fields)
         elif self._stop is not None and self._stop <= published:
-            LOG.info("the stream %s is at block %d: nothing to publish up to %d", name, published, self._stop)
+            fields = {"kind": "done", "topic": name, "block": published, "stop": self._stop}
+            LOG.info("the stream %(topic)s is at block %(block)d: nothing to publish up to %(stop)d", fields)
         else:
             ignored = "" if self._start is None else "; its start is ignored, which is for new streams"
-            LOG.info("the stream %s continues after block %d%s", name, published, ignored)
+            fields = {"kind": "continues", "topic": name, "block": published}
+            LOG.info(f"the stream %(topic)s continues after block %(block)d{ignored}", fields)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -335,15 +342,25 @@ class ProduceService:
 
     def _failed(self, payload: Payload, error: CardinalError) -> None:
         if not self._is_failing:
-            LOG.warning("block %d is sent again: %s", payload.number, error)
+            fields = {"kind": "retry", "block": payload.number, "hash": LoggedHash(payload.hash), "error": error}
+            LOG.warning("block %(block)d is sent again: %(error)s", fields)
         self._is_failing = True
 
     def _reorged(self, switch: Switch) -> None:
         self._reorgs += 1
         before, after = switch.before, switch.after
         LOG.info(
-            "reorg of depth %d above block %d: from block %d 0x%s to block %d 0x%s",
-            *(switch.depth, switch.ancestor.number, before.number, before.hash.hex(), after.number, after.hash.hex()),
+            "reorg of depth %(depth)d above block %(ancestor)d: from block %(old_block)d %(old_hash)s "
+            "to block %(block)d %(hash)s",
+            {
+                "kind": "reorg",
+                "depth": switch.depth,
+                "ancestor": switch.ancestor.number,
+                "old_block": before.number,
+                "old_hash": LoggedHash(before.hash),
+                "block": after.number,
+                "hash": LoggedHash(after.hash),
+            },
         )
         if self._observer is not None:
             self._observer.reorged(switch.depth)

@@ -141,9 +141,9 @@ class Watch:
         if producers is not None and producers.doubled and not self._is_doubled:
             self._is_doubled = True
             LOG.warning(
-                "another running producer of this stream has the id %r: both take themselves for one, and each block "
-                "may be sent twice; give each a --producer-id of its own",
-                self._settings.producer_id,
+                "another running producer of this stream has the id %(producer)r: both take themselves for one, and "
+                "each block may be sent twice; give each a --producer-id of its own",
+                {"kind": "doubled", "producer": self._settings.producer_id},
             )
 
     def _holding(self, at: Position, target: int | None, head: int | None) -> dict[str, Condition]:
@@ -159,19 +159,17 @@ class Watch:
             )
         if published is None and at.first is not None and target is not None and target < at.first:
             holding["first"] = Condition(
-                f"the stream begins with block {at.first}, and the node, less lag or finality, is at block {target}; "
-                "the service waits",
+                f"the stream begins with block {at.first}, and the node, less lag or finality, is at block {target}",
                 f"the node has reached block {at.first}",
             )
         elif published is not None and head is not None and head < published:
             holding["behind"] = Condition(
-                f"the node is at block {head}, behind the published block {published}; the service waits",
+                f"the node is at block {head}, behind the published block {published}",
                 "the node has reached the published block",
             )
         elif published is not None and target is not None and target < published and at.stop is None:
             holding["held"] = Condition(
-                f"the stream is at block {published}, and the node, less lag or finality, is at block {target}; "
-                "the service waits",
+                f"the stream is at block {published}, and the node, less lag or finality, is at block {target}",
                 "the node's chain, less lag or finality, is above the stream's end",
             )
         if not holding and (seconds := self.stalled_seconds) >= self._settings.stalled_seconds:

@@ -146,7 +146,8 @@ class Client:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if alive in done and alive.result():
                 seconds = SILENT_INTERVALS * settings.ping_interval
-                _log.warning("the client %s is closed: it answered no ping for %g s", self._address, seconds)
+                fields = {"kind": "silent", "peer": self._address, "seconds": seconds}
+                _log.warning("the client %(peer)s is closed: it answered no ping for %(seconds)g s", fields)
             for task in done:
                 task.result()
         except ConnectionClosed:
@@ -157,13 +158,15 @@ class Client:
         except _SlowError:
             self._totals.slow += 1
             seconds = settings.slow_timeout
-            _log.warning("the client %s is closed: it accepted nothing for %g s", self._address, seconds)
+            fields = {"kind": "slow", "peer": self._address, "seconds": seconds}
+            _log.warning("the client %(peer)s is closed: it accepted nothing for %(seconds)g s", fields)
             code, reason = protocol.CloseCode.SLOW, "nothing was accepted for too long"
         except CardinalError as error:
-            _log.warning("a client is disconnected: %s", error)
+            fields = {"kind": "unavailable", "peer": self._address, "error": error}
+            _log.warning("the client %(peer)s is disconnected: %(error)s", fields)
             code, reason = protocol.CloseCode.UNAVAILABLE, "the stream cannot be read now"
         except Exception:  # noqa: BLE001 - the outermost loop of a client
-            _log.exception("a client is disconnected")
+            _log.exception("the client %(peer)s is disconnected", {"kind": "failed", "peer": self._address})
             code, reason = protocol.CloseCode.UNAVAILABLE, "the server has failed"
         finally:
             for task in tasks:
@@ -323,7 +326,8 @@ class Client:
         except UnreachableError as error:
             if self._older is not None and not self._older.closed:  # else its slot was taken back
                 self._release()
-                _log.warning("a catch-up read failed, retrying: %s", error)
+                fields = {"kind": "catch_up", "peer": self._address, "error": error}
+                _log.warning("a catch-up read failed, retrying: %(error)s", fields)
                 await asyncio.sleep(_RETRY_SECONDS)
         else:
             if chunks and plan is self.plan:
@@ -384,5 +388,5 @@ def _failed(number: int, error: CardinalError, *, read: int = 0) -> protocol.Fai
         case UnreachableError():
             return protocol.Failed(number, protocol.Reason.UNAVAILABLE, read=read)
         case _:
-            _log.error("a request of a client failed: %s", error)
+            _log.error("a request of a client failed: %(error)s", {"kind": "failed", "error": error})
             return protocol.Failed(number, protocol.Reason.FAILED, read=read)

@@ -20,10 +20,11 @@ import http
 import logging
 import ssl
 import time
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from weakref import WeakSet
 
 try:
-    from websockets.asyncio.server import Server, serve
+    from websockets.asyncio.server import Server, ServerConnection, serve
     from websockets.typing import Subprotocol
 except ImportError as absent:
     from cardinal.errors import MissingExtraError
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from websockets.asyncio.server import ServerConnection
     from websockets.http11 import Request, Response
 
     from cardinal.transports import TransportUrl
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 _WATCH_SECONDS: Final = 0.5
 _STOP_SECONDS: Final = 5.0
 _FAILED_SECONDS: Final = 1.0
+_ACCEPTING_STEPS: Final = 3
+"""Steps of the loop from accepting a connection to its protocol's start."""
 _BEARER: Final = "Bearer "
 
 _log = logging.getLogger("cardinal.serve")
@@ -79,6 +81,7 @@ class ServeService:
         self._settings = settings
         self._streams: Streams | None = None
         self._clients: set[Client] = set()
+        self._accepted: WeakSet[ServerConnection] = WeakSet()
         self._server: Server | None = None
         self._port = settings.port
         self._waits_for = "the server is not started"
@@ -99,7 +102,7 @@ class ServeService:
         """Report the reason why the stream cannot be opened yet, and log it once."""
         if self._waits_for != str(error):
             self._waits_for = str(error)
-            _log.warning("waiting for the stream: %s", error)
+            _log.warning("waiting for the stream: %(error)s", {"kind": "waits", "error": error})
 
     def status(self) -> ServeStatus:
         """Current numbers. Called on the event loop."""
@@ -180,13 +183,29 @@ class ServeService:
         try:
             async with asyncio.timeout(seconds):
                 if server is not None:
-                    server.close(close_connections=False)
+                    for listening in server.sockets:  # asyncio leaks what it accepted where its server is closed then
+                        asyncio.get_running_loop().remove_reader(listening.fileno())
                     await asyncio.gather(*(client.close(1001, "the server stops") for client in tuple(self._clients)))
-                    server.close(code=1001, reason="the server stops")
+                    await self._end_accepted()
+                    server.close()
                     await server.wait_closed()
                 await asyncio.gather(self._catch_up.stop(), *map(asyncio.wrap_future, closing))
         except TimeoutError:
             _log.warning("the stream does not answer: its connections are abandoned")
+
+    async def _end_accepted(self) -> None:
+        """End the connections that are no clients yet: the library would wait for their handshakes."""
+        for _ in range(_ACCEPTING_STEPS):
+            await asyncio.sleep(0)
+        ending = [one for one in self._accepted if hasattr(one, "transport")]  # none before the end of a TLS handshake
+        for connection in ending:
+            connection.transport.abort()
+        await asyncio.gather(*(connection.wait_closed() for connection in ending))
+
+    def _connection(self, *arguments: Any, **options: Any) -> ServerConnection:  # noqa: ANN401 - the library's
+        connection = ServerConnection(*arguments, **options)
+        self._accepted.add(connection)
+        return connection
 
     async def _listen(self) -> Server:
         settings = self._settings
@@ -198,6 +217,7 @@ class ServeService:
                 ssl=self._tls,
                 origins=[None],
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
+                create_connection=self._connection,  # type: ignore[arg-type] # a factory will do
                 compression=None,
                 process_request=self._admit,
                 server_header="cardinal",
@@ -220,7 +240,7 @@ class ServeService:
             file = self._settings.token_file
             tokens = self._settings.tokens if file is None else read_tokens(file)
         except ConfigurationError as error:
-            _log.warning("a client is refused: %s", error)
+            _log.warning("a client is refused: %(error)s", {"kind": "refused", "error": error})
             return connection.respond(http.HTTPStatus.INTERNAL_SERVER_ERROR, "the token file cannot be used\n")
         if tokens and not _authenticated(request.headers.get_all("Authorization"), tokens):
             self._totals.unauthorized += 1
@@ -240,7 +260,8 @@ class ServeService:
             await client.run()
         finally:
             self._clients.discard(client)
-            _log.info("a client left after %.1f s", time.monotonic() - began)
+            fields = {"kind": "left", "seconds": round(time.monotonic() - began, 3)}
+            _log.info("a client left after %(seconds).1f s", fields)
 
 
 def read_tokens(file: Path) -> tuple[str, ...]:

@@ -289,7 +289,8 @@ class Upstream:
     def _up(self) -> None:
         self._answered, self._trouble = time.monotonic(), None
         if self._down_since:
-            _log.warning("the stream is read again after %.1f s", self._answered - self._down_since)
+            fields = {"kind": "up", "seconds": round(self._answered - self._down_since, 3)}
+            _log.info("the stream is read again after %(seconds).1f s", fields)
             self._down_since = 0.0
 
     def _down(self, error: CardinalError) -> None:
@@ -297,7 +298,7 @@ class Upstream:
         self._trouble = error
         if not self._down_since:
             self._down_since = time.monotonic()
-            _log.warning("the stream cannot be read, retrying: %s", error)
+            _log.warning("the stream cannot be read, retrying: %(error)s", {"kind": "down", "error": error})
 
     async def _restart(self, error: CursorExpiredError) -> None:
         """Continue at the ends, where the reader cannot continue at its position."""
@@ -311,11 +312,13 @@ class Upstream:
         self.ring.restart(positions)
         lows = {tp: low for tp, (low, _) in watermarks.items()}
         if error.missing and all(at < lows.get(tp, 0) for tp, (at, _) in error.missing.items()):
-            _log.warning("records expired before they were read, and are skipped: %s", error)
+            fields = {"kind": "expired", "error": error}
+            _log.warning("records expired before they were read, and are skipped: %(error)s", fields)
         else:
             self.resets += 1
             self._reset_ends = positions
-            _log.warning("the stream was recreated or has lost records, its readers restart: %s", error)
+            fields = {"kind": "recreated", "error": error}
+            _log.warning("the stream was recreated or has lost records, its readers restart: %(error)s", fields)
         self._wake()
 
     def _wake(self) -> None:

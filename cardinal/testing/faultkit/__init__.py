@@ -18,7 +18,7 @@ blocks and faults, and reported with the command that repeats it.
 from __future__ import annotations
 
 from .chain import APPS, Chain
-from .kit import Counts, FaultKit, Handler, Settings, find_failure
+from .kit import ComparedHandler, Counts, FaultKit, Settings, find_failure
 from .story import Failure
 
-__all__ = ["APPS", "Chain", "Counts", "Failure", "FaultKit", "Handler", "Settings", "find_failure"]
+__all__ = ["APPS", "Chain", "ComparedHandler", "Counts", "Failure", "FaultKit", "Settings", "find_failure"]

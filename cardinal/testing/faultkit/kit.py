@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from cardinal.errors import ConfigurationError
+from cardinal.handlers import Handler
 
 from .chain import Chain
 from .script import Script, one_kill, parse, plain, random_script, smaller
@@ -24,7 +25,6 @@ from .story import Failure, command, compose, differences
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cardinal.protocols.streams.events import ChainUpdate
 
 _WORKER: Final = f"{__package__}.worker"
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
@@ -32,16 +32,8 @@ _ATTEMPTS: Final = 250
 """Scripts that are tried for shrinking a failure."""
 
 
-class Handler(Protocol):
-    """Handler under test. It may have a method `close()`, called before the process ends normally."""
-
-    def handle(self, update: ChainUpdate) -> None:
-        """Apply an update, and store its cursor."""
-        ...
-
-    def cursor(self) -> str | None:
-        """The stored cursor; None before the first."""
-        ...
+class ComparedHandler(Handler, Protocol):
+    """Handler under test: its state is compared."""
 
     def state(self) -> object:
         """Plain data that depends on the chain only, printed and compared."""
@@ -84,7 +76,7 @@ class Counts:
 
 
 def find_failure(
-    handler: str | Callable[[Path], Handler], settings: Settings | None = None, *, script: str | None = None
+    handler: str | Callable[[Path], ComparedHandler], settings: Settings | None = None, *, script: str | None = None
 ) -> Failure | None:
     """The first failure of a handler, shrunk; None where its state follows the chain in every run.
 
@@ -126,7 +118,7 @@ class FaultKit:
 
     """
 
-    def __init__(self, handler: str | Callable[[Path], Handler], settings: Settings | None = None) -> None:
+    def __init__(self, handler: str | Callable[[Path], ComparedHandler], settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.handler = handler if isinstance(handler, str) else _name(handler)
         self.counts = Counts()
@@ -384,7 +376,7 @@ class _Workers:
         return reply
 
 
-def _name(handler: Callable[[Path], Handler]) -> str:
+def _name(handler: Callable[[Path], ComparedHandler]) -> str:
     """The name by which another process imports a class or function."""
     name, module = getattr(handler, "__qualname__", "<locals>"), sys.modules.get(getattr(handler, "__module__", ""))
     if module is None or "<" in name:

@@ -8,8 +8,6 @@ of JSON on the descriptor ``REPLIES``. It ends when standard input does.
 from __future__ import annotations
 
 import gc
-import importlib
-import importlib.util
 import json
 import linecache
 import os
@@ -23,15 +21,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cardinal.handlers import close_handler, load_factory
+
 from .chain import Chain
 from .feed import Feed
 from .script import Kill, Read, Restart, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType, ModuleType
+    from types import FrameType
 
-    from . import Handler
+    from . import ComparedHandler
 
 FAILED: Final = 3
 """The exit status of a session in which the handler raised; a reply reports the error."""
@@ -44,29 +44,6 @@ _STATE_WIDTH: Final = 100
 _ADDRESS: Final = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 
 _chain = lru_cache(8)(Chain)
-
-
-def load(name: str, folder: str) -> Callable[[Path], Handler]:
-    """The factory that ``package:function`` or ``file.py:function`` names; files are looked up in ``folder``."""
-    path, colon, attribute = name.rpartition(":")
-    if not colon:
-        raise ImportError(f"{name} names no handler: write package.module:Name, or file.py:Name")
-    value: Any = _load_file(Path(folder, path)) if path.endswith(".py") else importlib.import_module(path)
-    for part in attribute.split("."):
-        value = getattr(value, part)
-    factory: Callable[[Path], Handler] = value
-    return factory
-
-
-def _load_file(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    sys.path.insert(0, str(file.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @lru_cache(None)
@@ -112,7 +89,9 @@ class _Trace:
 class _Session:
     """One process of the handler."""
 
-    def __init__(self, task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> None:
+    def __init__(
+        self, task: dict[str, Any], factory: Callable[[Path], ComparedHandler], reply: Callable[..., None]
+    ) -> None:
         self._task = task
         self._reply = reply
         self._chain = _chain(task["seed"], task["blocks"], app=task["app"])
@@ -157,9 +136,7 @@ class _Session:
 
     def close(self) -> None:
         """Close the handler, if it has that method."""
-        close = getattr(self._handler, "close", None)
-        if close is not None:
-            close()
+        close_handler(self._handler)
 
     def _deliver(self, feed: Feed) -> None:
         for update in feed.updates():
@@ -176,7 +153,7 @@ class _Session:
                 self._trace.kill(after=True)
 
 
-def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> int:
+def _fork(task: dict[str, Any], factory: Callable[[Path], ComparedHandler], reply: Callable[..., None]) -> int:
     """Run a session in a process of its own: its exit status, negative where a signal ended it."""
     _chain(task["seed"], task["blocks"], app=task["app"])  # once, for all processes to come
     gc.freeze()  # so that collecting garbage copies nothing that the processes share
@@ -199,7 +176,7 @@ def _fork(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Calla
     os._exit(status)  # without taking apart what the processes share, which would copy all of it
 
 
-def _run(task: dict[str, Any], factory: Callable[[Path], Handler], reply: Callable[..., None]) -> None:
+def _run(task: dict[str, Any], factory: Callable[[Path], ComparedHandler], reply: Callable[..., None]) -> None:
     """One session: the script from its step ``at`` on, and the state where it is requested."""
     session = _Session(task, factory, reply)
     if not task["untouched"]:
@@ -224,9 +201,9 @@ def main(replies: int) -> None:
         os.write(replies, (json.dumps(values) + "\n").encode())
 
     setup = json.loads(sys.stdin.readline())
-    sys.path[:] = [setup["folder"], *setup["path"]]
+    sys.path[:] = setup["path"]
     try:
-        factory = load(setup["handler"], setup["folder"])
+        factory = load_factory(setup["handler"], setup["folder"])
     except Exception as error:  # noqa: BLE001 - any error of the import is reported
         reply(raised=_sentence(error))
         return

@@ -332,8 +332,12 @@ class TopicAdmin:
 
     def retention_ms(self, names: Sequence[str]) -> dict[str, int]:
         """Retention of these topics, -1 for ever, without those whose settings may not be read."""
-        values = {name: self._config(name).get("retention.ms") for name in names}
-        return {name: int(value) for name, value in values.items() if value}
+        found: dict[str, int] = {}
+        for name, config in ((name, self._config(name)) for name in names):
+            if value := config.get("retention.ms"):
+                # What is compacted alone does not expire: retention.ms counts for cleanup.policy=delete.
+                found[name] = int(value) if "delete" in (config.get("cleanup.policy") or "delete") else -1
+        return found
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete topics, and wait until no broker lists them.

@@ -1,6 +1,6 @@
 """Feed of a ledger with an HTTP API: `cardinal produce --from ledger://host:port --app blob --to kafka://…`.
 
-The ledger answers `GET /chain` with `{"id": 7}` and `GET /blocks/<number>` with a block of its chain:
+The ledger answers `GET /chain` with `{"id": 11}` and `GET /blocks/<number>` with a block of its chain:
 `{"number": 5, "hash": "<64 hex digits>", "parent": "…", "values": {"account/ann": "<hex>"}}`; 404 above its head.
 """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError
 
+from .functions import duckdb_macros
 from .tables import CANONICAL, CURRENT
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _TABLE: Final[Mapping[str, str]] = MappingProxyType(
         "duckdb": "CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{uri}');",
     }
 )
+_MACRO: Final = "CREATE OR REPLACE MACRO"
 DIALECTS: Final = tuple(_TABLE)
 """``spark`` is also for Databricks, EMR and Hive."""
 
@@ -40,7 +42,7 @@ def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
 
     Arguments:
         snapshot: of the lake.
-        schema: the existing schema for them, ``schema`` or ``catalog.schema``.
+        schema: the schema for them, ``schema`` or ``catalog.schema``; created where it is missing, its catalog is not.
         dialect: one of ``DIALECTS``.
 
     Raises:
@@ -53,6 +55,7 @@ def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
         raise ConfigurationError(f"schema must be a name such as main.ethereum, not {schema!r}", setting="schema")
     catalog, _, last = schema.rpartition(".")
     stored = [table for table in snapshot.tables if not table.startswith(CURRENT)]
+    yield f"CREATE SCHEMA IF NOT EXISTS {schema};"
     for table in stored:
         yield _TABLE[dialect].format(
             name=f"{schema}.{table}",
@@ -66,6 +69,8 @@ def statements(snapshot: Snapshot, schema: str, dialect: str) -> Iterator[str]:
         if f"{CURRENT}{table}" in snapshot.tables:
             current = current_rows(f"{schema}.{table}", f"{schema}.{CANONICAL}")
             yield f"CREATE OR REPLACE VIEW {schema}.{CURRENT}{table} AS {current};"
+    if dialect == "duckdb":
+        yield from duckdb_macros(_MACRO, f"{schema}.")
 
 
 def current_rows(table: str, canonical: str) -> str:

@@ -144,6 +144,19 @@ class Snapshot:
         schema = pa.schema([dataset.schema.field(name) for name in wanted])
         return pa.RecordBatchReader.from_batches(schema, self._mapped(batches, table))
 
+    def lazy(self, table: str, heights: NumberRange = EVERY) -> pads.Dataset:
+        """As :meth:`scan`, as a dataset that reads when it is scanned.
+
+        Raises LakeError for an unknown table.
+        """
+        stored = self.stored(table)
+        dataset = self.dataset(stored)
+        within = heights.on(_height_column(stored))
+        if table.startswith(CURRENT):
+            runs = self.current(heights).on("_seq")
+            within = runs if within is None else within & runs
+        return dataset if within is None else dataset.filter(within)
+
     def current(self, heights: NumberRange = EVERY) -> SeqRuns:
         """The seqs of the chain's blocks within a range of heights."""
         within = heights.on("number")

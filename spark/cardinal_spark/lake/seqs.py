@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,15 @@ class SeqRuns:
             return np.zeros(len(seqs), np.bool_)
         run = np.searchsorted(self.firsts, seqs, side="right") - 1
         return (run >= 0) & (seqs <= self.lasts[run])
+
+    def on(self, column: str) -> pads.Expression:
+        """The runs as a filter on a column: between the ends, and not in a gap, since gaps are few and short."""
+        seq = pads.field(column)
+        if not len(self.firsts):
+            return pads.scalar(False)  # noqa: FBT003 - pyarrow's filter without rows
+        ends = (seq >= int(self.firsts[0])) & (seq <= int(self.lasts[-1]))
+        gaps = [np.arange(last + 1, first) for last, first in zip(self.lasts[:-1], self.firsts[1:], strict=True)]
+        return ends & ~seq.isin(pa.array(np.concatenate(gaps))) if gaps else ends
 
     def only(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of batches whose ``_seq`` is in a run; empty batches are left out."""

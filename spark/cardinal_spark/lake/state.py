@@ -24,7 +24,7 @@ from cardinal.errors import LakeError
 from .tables import CANONICAL, app_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from .location import LakeLocation
 
@@ -105,18 +105,32 @@ def shown_seq(location: LakeLocation, lineage: str) -> int | None:
     return state.seq if state is not None and state.lineage == lineage else None
 
 
+def state_at(location: LakeLocation, seq: int) -> LakeState | None:
+    """The state whose last row is ``seq``; None where there is none, or the log no longer reaches back to it."""
+    try:
+        found = next((state for state in _states(location) if state.seq <= seq), None)
+    except FileNotFoundError:
+        return None
+    return found if found is not None and found.seq == seq else None
+
+
 def _newest_state(location: LakeLocation) -> LakeState | None:
     """The newest state; FileNotFoundError where the log begins after the commit that carries it."""
+    return next(_states(location), None)
+
+
+def _states(location: LakeLocation) -> Iterator[LakeState]:
+    """The states, newest first; FileNotFoundError where the log begins."""
     newest = location.newest(CANONICAL)
     if newest is None:
-        return None
+        return
     files = location.files(CANONICAL)
     for version in range(newest, -1, -1):
         with files.open_input_stream(f"_delta_log/{version:020d}.json") as stream:
             found = _state_of(stream.read(), newest)
         if found is not None:
-            return found
-    return None
+            yield found
+            newest = version - 1
 
 
 def _state_of(log: bytes, canonical: int) -> LakeState | None:

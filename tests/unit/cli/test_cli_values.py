@@ -64,7 +64,7 @@ def test_the_log_has_a_line_a_record_with_its_time(
         logs.set_up("info", form)  # type: ignore[arg-type] # one of the two
         log.debug("not this")
         log.warning("block %d is missing", 5)
-        logs.report_error("it ends")
+        logs.report_error("it ends", "TransportError")
     finally:
         _reset()
     out, err = capsys.readouterr()

@@ -33,7 +33,7 @@ class Fetching:
         number = int(min(1_000, 100 * self.now) + max(0, self.now - 10) / 2)
         target = max(number, 1_000)
         stats = ProducerStats(number, 0, 0, 0, 0, 0, 0)
-        return SimpleNamespace(number=number, target=target, head=target, stats=stats, reorgs=0)
+        return SimpleNamespace(number=number, target=target, head=target, lag=target - number, stats=stats, reorgs=0)
 
 
 def test_the_head_is_a_line_when_it_is_reached_and_then_a_line_a_minute(

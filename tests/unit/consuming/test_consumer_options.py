@@ -6,13 +6,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from blocks import Blocks, line, publish
 from cardinal import apps
+from cardinal.cli.record import record
+from cardinal.cli.tail import tail
 from cardinal.consumer import Consumer, find_application
+from cardinal.consuming.options import find_streams
 from cardinal.copying.recording import Recorder
-from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
+from cardinal.errors import ConfigurationError, CursorInvalidError, CursorMismatchError, TopicError
 from cardinal.testing.memory import MemoryBroker
+from cardinal.transports import parse_url
 from waiting import until
 
 HASH = bytes(32)
@@ -101,3 +106,30 @@ def test_the_one_stream_of_a_broker_is_found_by_the_applications_name(broker: Me
     assert caught.value.setting == "chain_id"
     with Consumer(broker.url, "evm", chain_id=5) as consumer:
         assert consumer.app.default_topic == "cardinal-5"
+
+
+def test_a_cursor_decides_the_chain_where_others_have_appeared(broker: MemoryBroker) -> None:
+    first, second = (apps.get("blob", chain_id=chain) for chain in (7, 8))
+    publish(broker, line(1, 2), app=first)
+    with Consumer(broker.url, "blob", until="end") as consumer:
+        (update,) = consumer
+    publish(broker, line(1, 3), app=second)
+    for start in (update.cursor, str(update.cursor)):
+        with Consumer(broker.url, "blob", start=start, until="end") as consumer:
+            assert consumer.app == first
+    with pytest.raises(ConfigurationError, match="choose one by chain_id"):
+        Consumer(broker.url, "blob")
+    with pytest.raises(CursorMismatchError, match="blob:7"):
+        Consumer(broker.url, "blob", chain_id=8, start=update.cursor)
+    printed = CliRunner().invoke(tail, [broker.url, "--app", "blob", "--start", str(update.cursor), "--exit-at-end"])
+    assert printed.exit_code == 0, printed.output
+    assert printed.output.startswith("blob:7 on ")
+
+
+def test_a_recording_is_continued_where_other_chains_have_appeared(broker: MemoryBroker, tmp_path: Path) -> None:
+    arguments = ["--from", broker.url, "--to", f"file://{tmp_path}", "--app", "blob", "--exit-at", "end"]
+    for chain in (7, 8):
+        publish(broker, line(1, 2), app=apps.get("blob", chain_id=chain))
+        done = CliRunner().invoke(record, arguments)
+        assert done.exit_code == 0, done.output
+    assert [*find_streams(parse_url(f"file://{tmp_path}"), "blob")] == [7]

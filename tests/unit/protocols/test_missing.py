@@ -19,6 +19,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.following.missing import MissingBlocks
 from cardinal.protocols.streams.following.settings import OnIncomplete
+from cardinal.protocols.streams.ordering.settings import OrderingSettings
 from cardinal.protocols.streams.types import Record
 from channels import THRESHOLD, Stream, line, settings, shape
 from streams import TOPIC, block, h, messages
@@ -366,7 +367,8 @@ def test_a_bridge_whose_own_parent_is_missing_waits_and_is_reported() -> None:
         ("complete", "", "is complete"),
         ("delivered", "", "is delivered"),
         ("delivered without its content", "", "is delivered without its content"),
-        ("removed", "", "is removed"),
+        ("removed", "", "left the chain"),
+        ("removed", "in the reorg at 2", "left the chain in the reorg at 2"),
         ("on a side branch", "", "is on a side branch"),
         ("abandoned", "its messages are not on the topics", "is abandoned: its messages are not on the topics"),
         ("complete, in a reorg channel", "", "is complete, in a reorg channel"),
@@ -384,4 +386,38 @@ def test_the_texts_of_blocks_that_were_delivered_and_removed_name_it() -> None:
     stream.publish(line("b", 2, 3, "1a"))
     stream.read()
     assert str(stream.follower.explain(h("3b"))).endswith(") is delivered")
-    assert str(stream.follower.explain(h("2a"))).endswith(") is removed")
+    assert str(stream.follower.explain(h("2a"))).endswith(") left the chain in the reorg at 2")
+
+
+def test_a_removed_block_stays_removed_where_it_is_pruned() -> None:
+    stream = Stream(start=ROOT)
+    for fork in (line("a", 1, 3, "0r"), line("b", 2, 4, "1a"), line("b", 5, 40, "4b")):
+        stream.publish(fork)
+        stream.read()
+    assert {str(stream.follower.explain(h(name))).partition(") ")[2] for name in ("2a", "3a")} == {
+        "left the chain in the reorg at 2"
+    }
+
+
+def test_a_block_that_comes_back_is_delivered_and_not_removed() -> None:
+    stream = Stream(start=ROOT)
+    for fork in (line("a", 1, 2, "0r"), line("b", 2, 3, "1a"), line("a", 3, 4, "2a")):
+        stream.publish(fork)
+        stream.read()
+    explanation = stream.follower.explain(h("2a"))
+    assert (explanation.state, explanation.reason) == ("delivered", "")
+
+
+def test_the_hash_of_zeros_is_no_block() -> None:
+    stream = Stream(start=BlockRef(-1, bytes(32)))
+    stream.publish([block("0r", "none", 0)])
+    stream.read()
+    explanation = stream.follower.explain(bytes(32))
+    assert explanation.state == "unknown"
+    assert str(explanation).endswith(") is no block: a first block names it as its parent")
+
+
+def test_the_block_below_a_start_that_was_requested_was_not_delivered() -> None:
+    orderer = Orderer(ROOT, 0, settings=OrderingSettings(start_delivered=False))
+    orderer.receive(header("1a", "0r", 1))
+    assert orderer.state_of(h("0r")) == "below the first block of this stream"

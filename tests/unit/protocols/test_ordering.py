@@ -210,7 +210,8 @@ def test_a_stream_begins_anew_with_a_heavier_chain_below_its_start_and_may_come_
     (update,) = orderer.receive(header("4b", "3b", 5))
     assert shape(update) == "-4a-3a+3b+4b"
     assert (update.first_seq, orderer.start) == (5, BlockRef(3, h("3b")))
-    assert orderer.state_of(h("4c")) == f"waiting for parent {h('3a').hex()}"
+    assert (orderer.state_of(h("4c")), orderer.removed_at(h("4c"))) == ("removed", 4)
+    assert (orderer.state_of(h("4a")), orderer.removed_at(h("4a"))) == ("removed", 3)
     assert feed(orderer, [header("5a", "4a", 9)]) == ["-4b-3b+3a+4a+5a"]
     assert feed(orderer, [header("5b", "4b", 10), header("6b", "5b", 11)]) == ["-5a-4a-3a+3b+4b+5b", "+6b"]
     blocks = [*run("b", 7, 9, "6b")]

@@ -234,6 +234,17 @@ class _World:
         member.at = len(self.log)
 
 
+def test_a_producer_that_ended_lives_again_with_a_later_record_only() -> None:
+    peers = Peers(ALIVE)
+    for name in ("a", "b"):
+        peers.heard(name, 1_000)
+    peers.ended("a", 2_000)
+    peers.heard("a", 1_900)  # of another partition, read later
+    assert peers.count("me").live == ("b", "me")
+    peers.heard("a", 2_001)
+    assert peers.count("me").live == ("a", "b", "me")
+
+
 @settings(deadline=None, max_examples=examples(60))
 @given(members=st.integers(2, 5), seed=st.integers(0, 10**6))
 def test_around_one_log_every_block_is_sealed_and_most_are_sent_once(members: int, seed: int) -> None:

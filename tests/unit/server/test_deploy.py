@@ -5,8 +5,12 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import shutil
+import subprocess
+import sys
+import tomllib
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -14,6 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from blocks import Blocks
 from cardinal.cli.main import cardinal
+from cardinal.config.settings import find_url
+from cardinal.config.url import parse_node_url
 from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.feeds import FeedReport, NodeReport
 from cardinal.metrics import new_registry
@@ -27,6 +33,10 @@ from cardinal.server.produce.metrics import ProduceMetrics
 from cardinal.server.serve.status import ServeStatus, StatusCollector
 from cardinal_spark.metrics import LakeMetrics
 from compose import ROOT, running, services
+from pages import section
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEPLOY = ROOT / "deploy"
 NAME = re.compile(r"\b(?:cardinal_(?:produce|consumer|lake|serve|ingest)_\w+)")
@@ -233,3 +243,85 @@ def test_a_unit_starts_a_command_that_exists(file: str, words: dict[str, str]) -
     assert ("${STATE_DIRECTORY}" in line) == ("StateDirectory" in unit["Service"])
     assert unit["Service"]["RestartPreventExitStatus"] == "2"
     assert (unit["Service"]["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0"), "it is not given up"
+
+
+UNITS = ("cardinal-produce@.service", "cardinal-ingest@.service")
+SYSTEMD_252 = frozenset(
+    """
+    Description After Wants StartLimitIntervalSec Type EnvironmentFile ExecStart Restart RestartSec
+    RestartPreventExitStatus TimeoutStopSec User Group DynamicUser StateDirectory StateDirectoryMode SupplementaryGroups
+    LoadCredential UMask MemoryMax WantedBy NoNewPrivileges ProtectSystem ProtectHome PrivateTmp PrivateDevices
+    ProtectClock ProtectControlGroups ProtectHostname ProtectKernelLogs ProtectKernelModules ProtectKernelTunables
+    ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality
+    SystemCallArchitectures SystemCallFilter CapabilityBoundingSet
+    """.split()  # noqa: SIM905 - a list of words
+)
+"""Keys of systemd.directives(7), version 252, that a unit of ours may have."""
+
+
+def keys(text: str) -> set[str]:
+    return {line.partition("=")[0] for line in text.splitlines() if re.match(r"[A-Z]\w+=", line)}
+
+
+@pytest.mark.parametrize("file", UNITS)
+def test_units_have_keys_that_systemd_252_knows(file: str) -> None:
+    text = (DEPLOY / file).read_text()
+    assert len(keys(text)) > 20
+    assert keys(text) <= SYSTEMD_252
+    assert ":9090" not in text, "Prometheus' own port"
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+@pytest.mark.parametrize("file", UNITS)
+def test_systemd_finds_no_fault_in_a_unit(file: str, tmp_path: Path) -> None:
+    text = (DEPLOY / file).read_text()
+    (tmp_path / file).write_text(text.replace("/usr/local/bin/cardinal", sys.executable))
+    found = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / file)], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_the_page_installs_what_the_units_start() -> None:
+    page = section((ROOT / "docs/operating.md").read_text(), "systemd")
+    blocks = "".join(re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    for file in UNITS:
+        assert f"deploy/{file}" in blocks
+        text = (DEPLOY / file).read_text()
+        assert "/usr/local/bin/cardinal" in text
+        unit = file.removesuffix(".service")
+        assert f"systemctl enable --now {unit}" in blocks
+        assert set(re.findall(r"\$\{?(CARDINAL_\w+)", text)) <= set(
+            re.findall(r"^(CARDINAL_\w+)=", blocks, re.MULTILINE)
+        )
+    assert "ln -sf /opt/cardinal/bin/cardinal /usr/local/bin/cardinal" in blocks
+    (extras,) = re.findall(r"pip install '\.\[([\w,]+)\]'", blocks)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(declared)
+    assert "PASSWORD_FILE=/run/credentials/cardinal-produce@mainnet.service/kafka.password\n" in blocks
+    assert "LoadCredential=kafka.password:/etc/cardinal/kafka.password" in blocks
+    assert keys(blocks.replace("CARDINAL_", "# ")) <= SYSTEMD_252
+
+
+def test_the_command_lines_of_the_page_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = section((ROOT / "docs/operating.md").read_text(), "systemd")
+    for name, value in re.findall(r"^(CARDINAL_MAIN_\w+)=(.*)$", page, re.MULTILINE):
+        monkeypatch.setenv(name, value)
+    lines = re.findall(r"^CARDINAL_OPTIONS=(.*)$", page, re.MULTILINE)
+    targets = re.findall(r"^CARDINAL_TO=(.*)$", page, re.MULTILINE)
+    assert targets == ["kafka://broker:9092", "main", "kafka://broker:9092"]
+    for options, target in zip(lines, targets, strict=True):
+        member = "--cluster" in options
+        first = ["ingest", "--node-id", "a", "--data", "x"] if member else ["produce", "--from", "dev://"]
+        context = cardinal.make_context("cardinal", [*first, "--to", target, *options.split()])
+        command = cardinal.get_command(context, first[0])
+        assert isinstance(command, click.Command)
+        command.make_context(first[0], [*context._protected_args[1:], *context.args], parent=context)
+    url = find_url("main")
+    assert (url.user, url.options["tls"]) == ("alice", "1")
+    folder = "/run/credentials/cardinal-produce@mainnet.service"
+    assert url.options["password_file"] == f"{folder}/kafka.password"
+    (token,) = re.findall(r"`(#token_file=\S+)`", page)
+    node = parse_node_url(f"ws://127.0.0.1:8546{token}")
+    assert node.nodes[0].credentials["token_file"] == f"{folder}/node.token"

@@ -6,13 +6,14 @@ import asyncio
 import logging
 import uuid
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from blocks import DEADLINE, Blocks, line, publish
-from cardinal.cli.produce import progress_line
-from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, TopicError
+from cardinal.cli.produce import _log_progress
+from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, TopicError, UnreachableError
 from cardinal.feeds import FeedReport, NodeReport
 from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
@@ -192,7 +193,7 @@ def test_a_node_behind_the_published_head_is_waited_for_and_named_once(
             await until(lambda: service.progress.published == 9 and not service.progress.waits_for)
 
     asyncio.run(behind())
-    assert lines(log, "behind") == ["the node is at block 5, behind the published block 8; the service waits"]
+    assert lines(log, "behind") == ["the node is at block 5, behind the published block 8"]
     assert len(lines(log, "the node has reached the published block (after ")) == 1
 
 
@@ -209,7 +210,7 @@ def test_a_first_block_and_a_finality_mark_are_waited_for(broker: MemoryBroker, 
             await until(lambda: service.progress.published == 8 and not service.progress.waits_for)
 
     asyncio.run(held())
-    assert len(lines(log, "the service waits")) == 2
+    assert len(lines(log, "the node, less lag or finality, is at block")) == 2
 
 
 @pytest.mark.slow
@@ -256,15 +257,31 @@ def test_counters_are_idle_while_the_producer_is_replaced(broker: MemoryBroker) 
     asyncio.run(replaced())
 
 
-def test_what_lag_or_finality_holds_back_is_no_lag(broker: MemoryBroker) -> None:
+def test_what_lag_or_finality_holds_back_is_no_lag(broker: MemoryBroker, log: pytest.LogCaptureFixture) -> None:
     async def held() -> None:
         async with running(broker, Node(10, final=4), 1) as service:
             await until(lambda: service.progress.published == 4)
             now = service.progress
             assert (now.head, now.target, now.lag) == (10, 4, 0)
-            assert progress_line(now, now, 1.0).startswith("block 4, node head 10, lag 0: ")
+            _log_progress(now, now, 1.0)
 
     asyncio.run(held())
+    assert len(lines(log, "block 4, node head 10, lag 0: ")) == 1
+
+
+def test_the_lag_in_the_log_is_that_of_the_published_head(broker: MemoryBroker, log: pytest.LogCaptureFixture) -> None:
+    """While the broker is away the feed goes on, up to what the producer holds."""
+
+    async def away() -> None:
+        async with running(broker, Node(10), 1) as service:
+            await until(lambda: service.progress.published == 10)
+            now = replace(service.progress, number=10, published=4)
+            _log_progress(now, now, 1.0)
+
+    asyncio.run(away())
+    (record,) = [one for one in log.records if "lag 6" in one.getMessage()]
+    assert isinstance(record.args, dict)
+    assert (record.args["block"], record.args["lag"], record.args["head"]) == (10, 6, 10)
 
 
 class Away(Node):
@@ -349,6 +366,7 @@ def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCa
     assert conditions.waits_for == "the broker is unreachable; the node is unreachable"
     now[0] = 110.0
     conditions.update({"broker": away._replace(begins="the broker is still unreachable")})
+    conditions.update({"broker": away._replace(begins="the broker is still unreachable")})
     assert conditions.waits_for == "the broker is still unreachable"
     now[0] = 134.0
     conditions.update({})
@@ -360,7 +378,17 @@ def test_a_condition_is_logged_when_it_begins_and_when_it_ends(log: pytest.LogCa
     conditions.update({"node": silent})
     assert conditions.waits_for == "the node is unreachable"
     assert [(r.levelname, r.getMessage()) for r in log.records] == [
-        ("WARNING", "the broker is unreachable"),
+        ("INFO", "the broker is unreachable"),
+        ("WARNING", "the broker is still unreachable (for 10 s now)"),
         ("INFO", "the broker answers again (after 34 s)"),
         ("WARNING", "the node is unreachable (for 600 s now)"),
     ]
+
+
+@pytest.mark.parametrize("patience", [0, 0.01])
+def test_the_start_waits_no_longer_than_its_patience(patience: float) -> None:
+    async def away() -> None:
+        raise UnreachableError("the broker is away", address="here")
+
+    with pytest.raises(UnreachableError, match="is away"):
+        asyncio.run(Conditions(patience=patience).answer(away))

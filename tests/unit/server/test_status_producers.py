@@ -49,3 +49,18 @@ def test_producers_without_an_id_have_one_name_that_says_so() -> None:
             assert any("unknown" in line and line.endswith(NAMELESS) for line in printed.output.splitlines()), (
                 printed.output
             )
+
+
+def test_a_producer_that_ended_cleanly_is_not_alive_until_it_starts_again() -> None:
+    def states(broker: MemoryBroker) -> list[tuple[bool, bool]]:
+        return [(one.alive, one.ended) for one in stream_state(parse_url(broker.url), APP, 10).producers]
+
+    with MemoryBroker(uuid.uuid4().hex) as broker:
+        with Producer(broker.url, APP, producer_id="ours") as producer:
+            producer.add(block(1)).result(5)
+            assert states(broker) == [(True, False)]
+        assert states(broker) == [(False, True)]
+        printed = CliRunner().invoke(status, [broker.url, "--app", "blob", "--chain-id", "1"])
+        assert any(line.startswith("  ended ") and line.endswith("ours") for line in printed.output.splitlines())
+        with Producer(broker.url, APP, producer_id="ours"):
+            assert states(broker) == [(True, False)]

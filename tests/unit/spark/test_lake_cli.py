@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from pyarrow import parquet
+from rich.console import Console
 
 from cardinal.errors import CardinalError, ConfigurationError, LakeError
+from cardinal.protocols.streams.cursor import Cursor
+from cardinal.protocols.streams.types import BlockRef
 from cardinal_spark.cli import lake
+from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
-from cardinal_spark.pipeline import PipelineJob, check, failure, source_options
+from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options
+from cardinal_spark.printing import write_table
+from cardinal_spark.session import java_error
+from cardinal_spark.source.offsets import offset_of
+from cardinal_spark.spinner import Spinner
 from cardinal_spark.testing import block_hash, commit_batch, script
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 UPDATES = script("1a 2a 3a | -3a -2a 2b 3b | 4b")
 
@@ -61,6 +74,137 @@ def test_a_table_prints_without_sql(path: str) -> None:
     assert len(found.stdout.splitlines()) == 4
 
 
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A lake with more rows than a person reads: 42 blocks, and 210 rows of payload."""
+    folder = str(tmp_path_factory.mktemp("many") / "lake")
+    for update in script(" ".join(f"{number}a" for number in range(1, 43))):
+        commit_batch(LakeLocation.of(folder), [update])
+    return folder
+
+
+ROWS = 210
+
+
+@pytest.mark.parametrize("shape", ["csv", "json"])
+@pytest.mark.parametrize("asked", [("--table", "payload"), ("select * from payload",)])
+def test_every_row_is_written_unless_a_limit_is_named(many: str, shape: str, asked: tuple[str, ...]) -> None:
+    found = lake_command("query", many, *asked, "--format", shape)
+    assert (len(found.stdout.splitlines()) - (shape == "csv"), found.stderr) == (ROWS, "")
+    found = lake_command("query", many, *asked, "--format", shape, "--limit", "150")
+    assert (len(found.stdout.splitlines()) - (shape == "csv"), found.stderr) == (150, "")
+
+
+@pytest.mark.parametrize("asked", [("--table", "payload"), ("select * from payload",)])
+def test_a_table_ends_after_what_a_person_reads_and_counts_the_rows(many: str, asked: tuple[str, ...]) -> None:
+    found = lake_command("query", many, *asked)
+    assert len(found.stdout.splitlines()) == 1 + 100
+    assert found.stderr.startswith(f"100 of {ROWS} rows: ")
+    found = lake_command("query", many, *asked, "--limit", "205")
+    assert (len(found.stdout.splitlines()), found.stderr) == (1 + 205, "")
+    found = lake_command("query", many, "--table", "payload", "--to-block", "3")
+    assert (len(found.stdout.splitlines()), found.stderr) == (1 + 15, "")
+    assert lake_command("query", many, *asked, "--vertical").stdout.count("path ") == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("rows.parquet", ()), ("rows", ("--format", "parquet")), ("rows.csv", ()), ("rows.txt", ())]
+)
+def test_a_file_has_every_row(many: str, tmp_path: Path, name: str, options: tuple[str, ...]) -> None:
+    path = tmp_path / name
+    path.write_text("older")
+    found = lake_command("query", many, "--table", "payload", "--output", str(path), *options)
+    assert (found.exit_code, found.output) == (0, "")
+    if "parquet" in (name, *options, path.suffix[1:]):
+        read = parquet.read_table(path)
+        assert (read.num_rows, read.schema.names[0]) == (ROWS, "_seq")
+    else:
+        assert len(path.read_text().splitlines()) == 1 + ROWS
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_a_query_that_fails_leaves_the_file_as_it_was(many: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("older")
+    sql = "select case when i > 300000 then error('ended') else i end i from range(500000) t(i)"
+    assert "ended" in str(error_of("query", many, sql, "--output", str(path)))
+    assert path.read_text() == "older"
+    assert [each.name for each in tmp_path.iterdir()] == ["rows.csv"]
+    assert "No such file" in str(error_of("query", many, "select 1", "--output", str(tmp_path / "none" / "x.csv")))
+
+
+def test_an_output_without_a_format_or_with_two_is_refused(many: str, tmp_path: Path) -> None:
+    found = lake_command("query", many, "select 1", "--output", str(tmp_path / "rows.xml"))
+    assert (found.exit_code, "names no format" in found.stderr) == (2, True)
+    found = lake_command("query", many, "select 1", "--vertical", "--format", "csv")
+    assert (found.exit_code, "leave out --format csv" in found.stderr) == (2, True)
+
+
+@pytest.mark.process
+def test_parquet_goes_into_a_pipe_and_a_reader_may_close_it(many: str) -> None:
+    command = [sys.executable, "-m", "cardinal", "lake", "query", many, "--format"]
+    found = subprocess.run([*command, "parquet", "--table", "payload"], capture_output=True, check=True, timeout=60)
+    assert (parquet.read_table(io.BytesIO(found.stdout)).num_rows, found.stderr) == (ROWS, b"")
+    rows = "select * from payload, range(10000)"
+    with subprocess.Popen([*command, "csv", rows], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline().startswith(b"_seq,")
+        running.stdout.close()
+        assert (running.stderr.read(), running.wait(60)) == (b"", 0)
+
+
+def test_nothing_is_shortened_in_a_pipe(path: str) -> None:
+    found = lake_command("query", path, "select repeat('a', 500) a, repeat('b', 500) b")
+    assert found.stdout.splitlines()[1] == f"{'a' * 500}  {'b' * 500}"
+
+
+def test_columns_that_do_not_fit_a_terminal_are_named() -> None:
+    table = pa.table({"number": [1], "hash": ["0x" + "ab" * 32], "input": ["c" * 500], "index": [3]})
+    text = io.StringIO()
+    assert write_table(table.to_reader(), text, width=85) == ["input"]
+    assert text.getvalue().splitlines()[1].split() == ["1", "0x" + "ab" * 32, "3"]
+    text = io.StringIO()
+    assert write_table(table.select(["input"]).to_reader(), text, width=85) == [], "one column is always there"
+    assert {len(line.rstrip()) for line in text.getvalue().splitlines()[1:]} == {85}
+
+
+def test_text_of_the_chain_does_not_reach_the_terminal_as_commands() -> None:
+    text = io.StringIO()
+    write_table(pa.table({"name": ["\x1b[2Ja\nb", "字"], "n": [1, 2]}).to_reader(), text)
+    assert text.getvalue().splitlines()[1:] == ["\\x1b[2Ja\\nb  1", "字           2"]
+
+
+def test_columns_of_one_name_and_integers_of_any_size_are_printed(path: str) -> None:
+    sql = f"select 1 a, 2 a, {2**255}::bignum b, [{2**127 - 1}::bignum] c, uhugeint '{2**128 - 1}' d"
+    found = lake_command("query", path, sql, "--format", "json")
+    expected = {"a": 1, "a_1": 2, "b": str(2**255), "c": [str(2**127 - 1)], "d": str(2**128 - 1)}
+    assert json.loads(found.stdout) == expected
+
+
+@pytest.mark.parametrize("number", [0, 1, 10**18, 2**64 - 1, 2**127, 2**128 - 1, 2**128, 10**54 - 1, 2**256 - 1])
+def test_a_word_is_a_number_of_any_size(path: str, number: int) -> None:
+    word = f"{number:064x}"
+    sql = f"""select uint256('0x{word}') a, uint256('{word.upper()}') b, uint256(unhex('{word}')) c,
+        uint256('0x{number:x}') d, sum(uint256('0x{word}')) over () + sum(uint256('0x{word}')) over () e"""
+    found = json.loads(lake_command("query", path, sql, "--format", "json").stdout)
+    assert found == {**dict.fromkeys("abcd", str(number)), "e": str(2 * number)}
+
+
+def test_what_is_no_word_is_null(path: str) -> None:
+    for text in ("null", "'0x'", "''", "'12'", "'no'", f"'0x{'f' * 65}'"):
+        found = lake_command("query", path, f"select uint256({text}) a, address({text}) b", "--format", "json")
+        words = {"a": None, "b": f"0x{'f' * 40}" if "f" in text else None}
+        assert json.loads(found.stdout) == words
+
+
+def test_an_address_is_the_end_of_its_word(path: str) -> None:
+    word = "00" * 12 + "AB" * 20
+    sql = f"select address('0x{word}') a, address(unhex('{word}')) b, address('0x{word[24:]}') c"
+    found = json.loads(lake_command("query", path, sql, "--format", "json").stdout)
+    assert found == dict.fromkeys("abc", "0x" + "ab" * 20)
+
+
 def test_sql_without_duckdb_names_what_to_install(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     assert "pip install duckdb" in str(error_of("query", path, "SELECT 1"))
@@ -96,12 +240,29 @@ def test_status_reports_the_position_of_the_lake(path: str) -> None:
     found = json.loads(lake_command("status", path, "--json").stdout)
     assert (found["seq"], found["number"], found["hash"]) == (8, 4, f"0x{block_hash('4b').hex()}")
     assert "current_payload" in found["tables"]
-    assert lake_command("status", path).stdout.startswith("head 4 0x")
+    assert (found["oldest"]["number"], found["oldest"]["hash"]) == (1, f"0x{block_hash('1a').hex()}")
+    assert (found["head"]["number"], found["head"]["hash"]) == (4, found["hash"])
+    assert found["oldest"]["time"] < found["head"]["time"]
+
+
+def test_status_counts_what_is_stored(path: str) -> None:
+    sizes = json.loads(lake_command("status", path, "--json").stdout)["sizes"]
+    for table in ("events", "payload", "canonical"):
+        assert sizes[table]["rows"] == read(path, table).num_rows
+        files = set(Path(path, table).rglob("*.parquet"))
+        assert 0 < sizes[table]["files"] <= len(files)
+        assert 0 < sizes[table]["bytes"] <= sum(file.stat().st_size for file in files)
+    head, oldest, _, *rows, _, views = lake_command("status", path).stdout.splitlines()
+    assert head.split()[:3] == ["head", "4", f"0x{block_hash('4b').hex()}"]
+    assert oldest.split() == ["oldest", "1", f"0x{block_hash('1a').hex()}", "2023-11-14", "22:13:32", "UTC"]
+    assert [row.split()[:2] for row in rows] == [[name, str(sizes[name]["rows"])] for name in sizes]
+    assert views == "views: current_payload"
 
 
 def test_a_lake_is_registered_in_a_catalog(path: str) -> None:
     found = lake_command("catalog", path, "--schema", "main.eth").stdout.splitlines()
-    assert found[0] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
+    assert found[0] == "CREATE SCHEMA IF NOT EXISTS main.eth;"
+    assert found[1] == f"CREATE TABLE IF NOT EXISTS main.eth.events USING delta LOCATION '{path}/events';"
     assert found[-1].startswith("CREATE OR REPLACE VIEW main.eth.current_payload AS SELECT")
 
 
@@ -127,6 +288,81 @@ def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path:
     assert source_options(PipelineJob("kafka://b", path, "s3a://bucket/checkpoint"))["restartFrom"] == "sink"
     with pytest.raises(ConfigurationError, match="needs --checkpoint"):
         check(PipelineJob("kafka://b", "s3://bucket/lake"))
+
+
+class EndedQuery:
+    """A query whose batches are all done when they are first looked at."""
+
+    lastProgress = None  # noqa: N815 - Spark's name
+
+    def __init__(self, progress: list[dict[str, Any]]) -> None:
+        self.recentProgress = progress
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802 - Spark's name
+        del timeout
+        return True
+
+
+@pytest.mark.parametrize("encode", [json.dumps, dict])
+def test_a_batch_reports_its_own_end_though_later_ones_are_in_the_lake(
+    path: str, encode: Callable[[dict[str, Any]], object]
+) -> None:
+    ends = [(3, "3a"), (8, "4b")]
+    progress = [
+        {
+            "batchId": batch,
+            "numInputRows": seq,
+            "durationMs": {"triggerExecution": 1500},
+            "sources": [{"endOffset": encode(offset_of(cursor_of(seq, name)))}],
+        }
+        for batch, (seq, name) in enumerate(ends)
+    ]
+    idle = progress[-1] | {"batchId": 2, "numInputRows": 0}
+    query: Any = EndedQuery([*progress, idle])
+    found = [status for status in batches(query, PipelineJob("kafka://b", path)) if status is not None]
+    assert found == [
+        BatchStatus(batch, seq, 1.5, seq, int(name[0]), f"0x{block_hash(name).hex()}")
+        for batch, (seq, name) in enumerate(ends)
+    ]
+
+
+def cursor_of(seq: int, name: str) -> Cursor:
+    head = BlockRef(int(name[0]), block_hash(name))
+    return Cursor(b"l" * 16, "evm", "evm:1", seq, (head,), 1, start=head)
+
+
+def test_a_wait_is_one_line_without_a_terminal_and_seconds_on_one() -> None:
+    text = io.StringIO()
+    with Spinner("Spark starts", Console(file=text, force_terminal=False)):
+        pass
+    assert text.getvalue() == "Spark starts …\n"
+    text = io.StringIO()
+    with Spinner("Spark starts", Console(file=text, force_terminal=True, width=80)) as spinner:
+        spinner.stop()
+    assert "Spark starts" in text.getvalue()
+    assert "0:00:00" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            (
+                b'WARNING: Using incubator modules: x\nException in thread "main" a.SparkException: Master must'
+                b" be yarn\n\tat org.apache.spark.deploy.SparkSubmit.error(SparkSubmit.scala:1068)\n"
+            ),
+            "Master must be yarn",
+        ),
+        (
+            b"Error occurred during initialization of VM\nCould not reserve enough space\n",
+            "Could not reserve enough space",
+        ),
+        (b"WARNING: x\n", ""),
+        (b"", ""),
+    ],
+)
+def test_a_java_that_ended_is_reported_by_its_error(printed: bytes, reason: str) -> None:
+    assert java_error(io.BytesIO(printed)) == reason
 
 
 @pytest.mark.parametrize(

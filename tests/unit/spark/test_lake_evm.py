@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
+import sqlglot
+from click.testing import CliRunner
 
 from cardinal.apps.evm import frames, rlp
 from cardinal.errors import ApplicationError, ConfigurationError, LakeError
 from cardinal.protocols.streams.payload import Payload
 from cardinal_connectors.dev import DevSettings
+from cardinal_spark.cli import lake as commands
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
@@ -24,6 +27,7 @@ from cardinal_spark.lake.maintenance import compact
 from cardinal_spark.lake.opened import OpenTables
 from cardinal_spark.lake.reader import LakeReader, read_schema
 from cardinal_spark.lake.sql import run_sql
+from cardinal_spark.lake.state import state_at
 from cardinal_spark.lake.tables import LakeSettings
 from cardinal_spark.lake.typed import append_schemas, typed_rows
 from cardinal_spark.rows import AppSpec, payload_content, row_payload
@@ -217,12 +221,37 @@ def test_a_block_that_does_not_decode_stops_the_batch(rows: DevRows, tmp_path: P
         commit_batch(LakeLocation.of(str(tmp_path)), [[row]])
 
 
+@pytest.mark.parametrize("schema", ["eth", "delta.eth"])
+def test_the_text_for_trino_is_its_sql_and_creates_the_schema_first(lake: str, schema: str) -> None:
+    """Trino's grammar, by a parser; it reads a CALL as one command."""
+    lines = [line for line in statements(Snapshot.at(lake), schema, "trino") if not line.startswith("--")]
+    parsed = [sqlglot.parse_one(line, read="trino") for line in lines]
+    assert isinstance(parsed[0], sqlglot.exp.Create)
+    assert (parsed[0].kind, parsed[0].this.sql()) == ("SCHEMA", schema)
+    calls = [line for line, tree in zip(lines, parsed, strict=True) if isinstance(tree, sqlglot.exp.Command)]
+    assert len(calls) == len(TYPED) + 3
+    prefix = "delta." if schema != "eth" else ""
+    assert all(line.startswith(f"CALL {prefix}system.register_table(schema_name => 'eth',") for line in calls)
+    views = [tree for tree in parsed[1:] if isinstance(tree, sqlglot.exp.Create)]
+    assert {tree.this.sql() for tree in views} == {f"{schema}.current_{table}" for table in (*TYPED, "payload")}
+
+
+@pytest.mark.parametrize("table", TYPED)
+def test_a_printed_row_has_its_block_once_more_only_where_it_is_named(lake: str, table: str) -> None:
+    def names(*options: str) -> list[str]:
+        found = CliRunner().invoke(commands, ["query", lake, "--table", table, "--format", "csv", *options])
+        return str(found.stdout).splitlines()[0].split(",")
+
+    assert [name for name in names() if name.startswith("_")] == ["_seq", "_published_at"]
+    assert {"block_number", "block_hash"} <= set(names())
+    assert names("--columns", "_block_hash,block_number") == ["_block_hash", "block_number"]
+
+
 def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None:
     """Over the Delta tables as they lie there, by the text that is given to a catalog."""
     duckdb = pytest.importorskip("duckdb", reason="DuckDB is not installed")
     snapshot = Snapshot.at(lake)
     with duckdb.connect() as connection:
-        connection.execute("CREATE SCHEMA eth")
         views = []
         for line in statements(snapshot, "eth", "duckdb"):
             if "delta_scan" in line:  # an extension of DuckDB's, which is not here: delta-rs gives the same rows
@@ -232,7 +261,7 @@ def test_the_views_of_a_catalog_leave_out_the_rows_of_orphans(lake: str) -> None
                 connection.register("given", place.dataset(table, place.open(table)).to_table())
                 connection.execute(f"CREATE TABLE eth.{table} AS SELECT * FROM given")  # noqa: S608 - a table of ours
             else:
-                views += [line] if line.startswith("CREATE") else []
+                views += [line] if " VIEW " in line else []
                 connection.execute(line)
         assert len(views) == len(TYPED) + 1
         for table in (*TYPED, "payload"):
@@ -340,6 +369,14 @@ def test_numbers_that_no_column_holds_are_null_counted_and_logged_once(
     rows = [payload_row(header_block(number, **header), app, number) for number, header in enumerate(headers, 1)]
     states = [commit_batch(location, [[row]], opened=opened) for row in rows]
     assert [state.unfit for state in states if state is not None] == [0, 1, 1, 0]
+    earlier = [state_at(location, seq) for seq in range(1, 6)]
+    assert [state and (state.seq, state.number, state.unfit) for state in earlier] == [
+        (1, 1, 0),
+        (2, 2, 1),
+        (3, 3, 1),
+        (4, 4, 0),
+        None,
+    ]
     blocks = read(location.root, "current_blocks").sort_by("number").to_pylist()
     assert [block["timestamp"] and block["timestamp"].year for block in blocks] == [2025, None, 2023, 2023]
     assert [block["gas_limit"] for block in blocks] == [30, 30, None, 30]

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from cardinal.protocols.streams.types import Partition
 
 
-NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms=200"
+NOBODY = "kafka://127.0.0.1:1?cardinal.connect.timeout.ms="
+FOREVER = 1_000_000
 NO_ANSWER = -1001
 """What the client gives as an offset where the broker became unreachable before it answered: no error, only this."""
 
@@ -71,8 +72,11 @@ class Dying:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-def cluster(silent: int, error: int | None = None) -> tuple[Cluster, Dying]:
-    made, client = Cluster(kafka_settings(parse_url(NOBODY))), Dying(silent, error)
+def cluster(silent: int, error: int | None = None, milliseconds: int | None = None) -> tuple[Cluster, Dying]:
+    """A cluster that is waited for briefly only where no time would do."""
+    patience = milliseconds or (200 if silent >= FOREVER else 60_000)
+    made = Cluster(kafka_settings(parse_url(f"{NOBODY}{patience}")))
+    client = Dying(silent, error)
     made.client = client  # type: ignore[assignment] # the part that is used
     return made, client
 
@@ -97,7 +101,7 @@ def test_a_query_not_answered_for_every_partition_is_retried(error: int | None) 
 
 
 def test_offsets_that_are_none_are_never_taken_for_the_end() -> None:
-    asking, _ = cluster(silent=1_000_000)
+    asking, _ = cluster(silent=FOREVER)
     with pytest.raises(UnreachableError):
         asking.starts([("block", 0), ("block", 1)])
 
@@ -125,7 +129,8 @@ def test_a_query_of_offsets_by_time_is_retried_until_the_broker_has_them() -> No
     partitions = [("block", 0), ("block", 1)]
     assert asking.offsets_for_time(partitions, 1_000) == {("block", 0): 7, ("block", 1): 9}
     assert client.requested == 3
-    client.requested, client.silent = 0, 1_000_000
+    asking, _ = cluster(FOREVER)
+    asking.client = Times(FOREVER)  # type: ignore[assignment] # the same
     with pytest.raises(UnreachableError):
         asking.offsets_for_time(partitions, 1_000)
 
@@ -143,15 +148,20 @@ class Listing(Dying):
         return SimpleNamespace(cluster_id=None, topics=dict.fromkeys(names))
 
 
-def listing(monkeypatch: pytest.MonkeyPatch, silent: int, listed: Callable[[int], list[str] | None]) -> Cluster:
+def listing(
+    monkeypatch: pytest.MonkeyPatch,
+    silent: int,
+    listed: Callable[[int], list[str] | None],
+    milliseconds: int | None = None,
+) -> Cluster:
     monkeypatch.setattr("cardinal.transports.kafka.admin._GONE_SECONDS", 0.1)
-    asking, _ = cluster(0)
+    asking, _ = cluster(silent, milliseconds=milliseconds)
     asking.client = Listing(silent, listed)  # type: ignore[assignment] # the part that is used
     return asking
 
 
 def test_topic_that_brokers_answer_without_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asking = listing(monkeypatch, 1_000_000, lambda _: ["other"])
+    asking = listing(monkeypatch, FOREVER, lambda _: ["other"], 60_000)
     with pytest.raises(TopicError, match="the topic block is gone from Kafka") as caught:
         asking.ends([("block", 0), ("block", 1)])
     assert caught.value.topic == "block"
@@ -170,7 +180,7 @@ def test_topic_that_may_be_there_is_waited_for(
 ) -> None:
     asking = listing(monkeypatch, 8, listed)
     assert asking.ends([("block", 0), ("block", 1)]) == {("block", 0): 7, ("block", 1): 9}
-    asking = listing(monkeypatch, 1_000_000, listed)
+    asking = listing(monkeypatch, FOREVER, listed)
     with pytest.raises(UnreachableError):
         asking.ends([("block", 0), ("block", 1)])
 
@@ -198,7 +208,7 @@ def test_a_topic_that_no_broker_knows_any_more_is_named() -> None:
     made, _ = cluster(silent=0)
     made.metadata = lambda: SimpleNamespace(topics={})  # type: ignore[method-assign]
     with pytest.raises(TopicError, match="the topic a is gone"):
-        TopicAdmin(kafka_settings(parse_url(NOBODY)), made)._replicas("a")
+        TopicAdmin(kafka_settings(parse_url(f"{NOBODY}200")), made)._replicas("a")
 
 
 # --- refusals and other errors that a Kafka client reports once: for how long each counts, and how often it is raised
@@ -368,7 +378,7 @@ def test_while_no_broker_answers_nothing_is_named() -> None:
 @settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1, round(PATIENCE_SECONDS) - 1), min_size=2, max_size=8))
 def test_a_partition_that_moves_within_the_time_is_never_named(steps: list[int]) -> None:
-    reading = Reading({A: 1_000_000, B: 1_000_000})
+    reading = Reading({A: FOREVER, B: FOREVER})
     for seconds in steps:
         reading.positions = {tp: at + 1 for tp, at in reading.positions.items()}
         assert reading.poll(float(seconds)) == []

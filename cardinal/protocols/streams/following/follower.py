@@ -32,6 +32,7 @@ from cardinal.protocols.streams.events import (
     ReorgBegan,
     Stale,
     Superseded,
+    reorg_at,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.ordering.orderer import PRUNED, Orderer
@@ -209,7 +210,10 @@ class Follower:
             state = "delivered"
         if self._channels.holds(block_hash):
             state = state or "complete, in a reorg channel"
-        return explanation if state is None else replace(explanation, state=state)
+        if state is None:
+            return explanation
+        number = self.orderer.removed_at(block_hash)
+        return replace(explanation, state=state, reason=explanation.reason if number is None else reorg_at(number))
 
     def awaited(self) -> list[Explanation]:
         """The blocks that the chain waits for, lowest first: parents of complete blocks, open blocks above the head."""

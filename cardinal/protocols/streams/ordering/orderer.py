@@ -40,7 +40,7 @@ from cardinal.protocols.streams.events import (
 )
 from cardinal.protocols.streams.lazy import BoundedDict
 from cardinal.protocols.streams.payload import AnyPayload, MissingPayload
-from cardinal.protocols.streams.types import HASH_SIZE, BlockRef, Finality, FinalityViolated, Partition
+from cardinal.protocols.streams.types import HASH_SIZE, NO_ID, BlockRef, Finality, FinalityViolated, Partition
 
 from .admission import DESCENDS, REMEMBERED, Admission, StartForks
 from .finality import Finalizer
@@ -54,6 +54,10 @@ from .start import StartCandidate, StartRule
 PRUNED: Final = "pruned: "
 """Begins the state of a block that can join the chain no more."""
 
+REMOVED: Final = "removed"
+"""The state of a block that was delivered and left the chain."""
+
+_BELOW_START: Final = "below the first block of this stream"
 _TOO_LOW: Final = "farther below the head than the reorg threshold"
 
 
@@ -113,6 +117,7 @@ class Orderer:
         """The hashes of the delivered chain, also of blocks that the graph does not hold any more."""
         self._lifted: dict[bytes, int] = {}  # ancestors of deep reorgs in flight, and their numbers
         self._last_states: BoundedDict[bytes, str] = BoundedDict(REMEMBERED)
+        self._removed_at: BoundedDict[bytes, int] = BoundedDict(REMEMBERED)  # see :meth:`removed_at`
         self._reports: list[OrderingEvent] = []
         self._arrivals = 0
         self._head: Node | None = None
@@ -203,18 +208,27 @@ class Orderer:
 
     def state_of(self, block_hash: bytes) -> str | None:
         """The state of a complete block, or the last one it had; None for a block that is not remembered."""
+        if block_hash == NO_ID:
+            return None  # the parent of a chain's first block, which stands in for the head at the start
+        if self._chosen is not None and self.history.at(self._chosen - 1) == block_hash:
+            return _BELOW_START
         node = self._tree.get(block_hash)
         if node is None:
             return "delivered" if block_hash in self.history else self._last_states.get(block_hash)
+        return self._held_state(node)
+
+    def _held_state(self, node: Node) -> str:
         if node.delivered:
-            if self._chosen is not None and node.number < self._chosen:
-                return "below the first block of this stream"
             return "delivered without its content" if node.missing else "delivered"
+        if self._last_states.get(node.hash) == REMOVED:
+            return REMOVED
         if node.missing:
             return "abandoned"
-        if not node.linked:
-            return f"waiting for parent {(node.parent or b'').hex()}"
-        return "removed" if self._last_states.get(block_hash) == "removed" else "on a side branch"
+        return "on a side branch" if node.linked else f"waiting for parent {(node.parent or b'').hex()}"
+
+    def removed_at(self, block_hash: bytes) -> int | None:
+        """The lowest number that the reorg replaced with which a removed block left the chain; None for any other."""
+        return self._removed_at.get(block_hash) if self.state_of(block_hash) == REMOVED else None
 
     def take_reports(self) -> list[OrderingEvent]:
         """The reports since the last call."""
@@ -507,7 +521,7 @@ class Orderer:
         if block.number < self._floor:
             return _TOO_LOW
         if self._chosen is not None and block.number < self._chosen:
-            return "below the first block of this stream"
+            return _BELOW_START
         return None
 
     @property
@@ -547,6 +561,7 @@ class Orderer:
         if not allowed:
             return []
         removed = tuple(map(_content, old))
+        self._note_removed(old)
         for node in [*self._tree]:
             if node.linked:
                 node.linked = node.delivered = False
@@ -575,7 +590,7 @@ class Orderer:
         for node in old:
             node.delivered = False
             node.missing = node.missing and node.item is None  # it returns with the content held by then
-            self._last_states[node.hash] = "removed"
+        self._note_removed(old)
         self._add_to_side(old)
         self.history.cut(len(old))
         new.reverse()
@@ -586,6 +601,11 @@ class Orderer:
             removed = ()
         self._prune()
         return updates
+
+    def _note_removed(self, old: Sequence[Node]) -> None:
+        """Note the reorg with which these blocks, newest first, left the chain."""
+        for node in old:
+            self._last_states[node.hash], self._removed_at[node.hash] = REMOVED, old[-1].number
 
     def _deliver(self, removed: tuple[AnyPayload, ...], nodes: list[Node]) -> ChainUpdate:
         for node in nodes:
@@ -633,7 +653,8 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
+        if self._last_states.get(node.hash) != REMOVED:  # that it was delivered says more
+            self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)

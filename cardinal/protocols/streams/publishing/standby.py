@@ -78,17 +78,26 @@ class Peers:
         self._newest = 0
         self._last: dict[str, int] = {}
         self._unnamed: dict[str, int] = {}
+        self._ended: BoundedDict[str, int] = BoundedDict(_NAMES)
         self._seen: BoundedDict[bytes, None] = BoundedDict(REMEMBERED)
         self._first: dict[str, int] = {}
 
     def heard(self, producer: str, at_ms: int, *, named: bool = True) -> None:
         """Note a record of a producer, appended at this time. Unnamed producers count and are not ranked."""
+        if at_ms <= self._ended.get(producer, -1):
+            return  # read after its last ping, from another partition
         self._newest = max(self._newest, at_ms)
         last = self._last if named else self._unnamed
         last[producer] = max(at_ms, last.get(producer, at_ms))
         if len(last) > 2 * len(self.live()) + 64:  # ids that come and go
             for gone in [one for one, at in last.items() if at < self._newest - self._alive]:
                 del last[gone]
+
+    def ended(self, producer: str, at_ms: int) -> None:
+        """Note the last ping of a producer that ended cleanly; records that it appends later count again."""
+        self._newest = max(self._newest, at_ms)
+        self._ended[producer] = at_ms
+        self._last.pop(producer, None)
 
     def batch(self, block_hash: bytes, producer: str) -> None:
         """Note a Batch that was read. Copies of it are in one partition, so the first that is read came first."""

@@ -129,7 +129,9 @@ def begin_cluster(
     log, markers = topics.create_claims(0), topics.ensure_promoted().name
     if read_first(url, log) is not None:
         raise ConfigurationError(
-            f"the claim log {log} has records, so a cluster has begun: see `cardinal cluster status`", setting="cluster"
+            f"the claim log {log} has records, so a cluster has begun: see `cardinal cluster status`, or begin another "
+            "after `cardinal topics --delete`, with empty data folders",
+            setting="cluster",
         )
     if newest_marker(url, app) is not None:
         raise ConfigurationError(

@@ -46,6 +46,7 @@ from cardinal.protocols.replication import (
 from cardinal.server.ingest.cluster.reading import OutOfRange
 from cardinal.server.ingest.cluster.rows import AgreedBlock
 from cardinal.server.ingest.peers.objects import object_of
+from cardinal.server.log_fields import SENTENCE, LoggedHash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -264,7 +265,7 @@ class Agreement:
     @staticmethod
     def _appended(appended: Future[int | None]) -> None:
         if (error := appended.exception()) is not None:
-            LOG.warning("a claim may not be in the log, it is sent again: %s", error)
+            LOG.warning("a claim may not be in the log, it is sent again: %(error)s", {"kind": "claim", "error": error})
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -361,17 +362,20 @@ class Agreement:
         """Log and count what concerns an operator."""
         match action:
             case Divergence(ref, _, _, by):
-                self._event(
-                    "divergence", f"block {ref.number} has other content at {by or 'a majority of the members'}"
-                )
+                other = by or "a majority of the members"
+                named = {"block": ref.number, "hash": LoggedHash(ref.hash), "peer": other}
+                self._event("divergence", f"block {ref.number} has other content at {other}", **named)
             case StateDivergence(peer, num):
-                self._event("state_divergence", f"{peer} has another state before batch {num}: the next claim decides")
+                sentence = f"{peer} has another state before batch {num}: the next claim decides"
+                self._event("state_divergence", sentence, peer=peer, batch=num)
             case ClaimRefused(offset, refusal):
                 self.events[f"claim_{refusal.name.lower()}"] += 1
-                LOG.debug("the claim at offset %d counts for nothing: %s", offset, refusal)
+                fields = {"kind": f"claim_{refusal.name.lower()}", "offset": offset, "reason": refusal}
+                LOG.debug("the claim at offset %(offset)d counts for nothing: %(reason)s", fields)
             case EpochClosed(num):
                 self.closed = True
-                self._event("epoch_closed", f"the epoch ended with batch {num}: start this node with the next one")
+                sentence = f"the epoch ended with batch {num}: start this node with the next one"
+                self._event("epoch_closed", sentence, batch=num)
             case _:  # Acknowledged, Agreed, Want, CheckpointRead: the replica's state has it
                 pass
 
@@ -384,9 +388,9 @@ class Agreement:
             error = StoreError(f"block {ref.number} is not stored: {reason}")
         done.set_exception(error)
 
-    def _event(self, name: str, sentence: str) -> None:
-        self.events[name] += 1
-        LOG.warning("%s", sentence)
+    def _event(self, kind: str, sentence: str, **fields: object) -> None:
+        self.events[kind] += 1
+        LOG.warning(SENTENCE, {"kind": kind, "message": sentence, **fields})
 
 
 def _encoded(message: Message) -> tuple[int, bytes]:

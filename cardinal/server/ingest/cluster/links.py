@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import random
 import time
@@ -45,6 +46,8 @@ _READ_BYTES: Final = 1 << 16
 _NONCE_BYTES: Final = 16
 _TICK_SECONDS: Final = 0.05
 _QUIET: Final = frozenset({Reason.REPLACED, Reason.CLOSED})
+_UNREACHED: Final = frozenset({Reason.CONNECTION_LOST, Reason.DIAL_TIMEOUT})
+_MISSED_SECONDS: Final = 10.0
 
 
 class Host(Protocol):
@@ -110,8 +113,10 @@ class Links:
         self._accepted: dict[Hashable, asyncio.StreamWriter] = {}
         self._names = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reported: dict[tuple[str, str], tuple[Reason, str]] = {}
+        self._reported: dict[tuple[str, str], tuple[Reason | None, str]] = {}
         """Last logged end of each link since it was connected; strangers share one."""
+        self._missed: dict[tuple[str, str], float] = {}
+        """Time since which a link is not connected; infinity once that was a warning."""
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +264,8 @@ class Links:
         try:
             self._host.receive(peer, kind, payload, partial(self._committed, name, seq))
         except ViolationError as error:
-            LOG.warning("the link of %s is closed, it broke the protocol (%s): %s", peer, error.violation, error.reason)
+            fields = {"kind": error.violation, "peer": peer, "reason": error.reason}
+            LOG.warning("the link of %(peer)s is closed, it broke the protocol (%(kind)s): %(reason)s", fields)
             if (link := self._acceptor.links.get(name)) is not None:  # what came behind it may have ended it
                 self._act_all([(name, effect) for effect in link.close(Reason.DECODER_FAILURE, self._now())])
 
@@ -277,20 +283,33 @@ class Links:
     def _changed(self, way: str, change: Changed) -> None:
         """Log and count what an operator may have to know."""
         peer = change.peer or "a stranger"
+        fields: dict[str, object] = {"kind": change.state.name.lower(), "peer": peer, "way": way}
         if change.state is LinkState.CONNECTED:
             self._reported.pop((way, peer), None)
-            LOG.info("the link %s %s is connected", way, peer)
+            self._missed.pop((way, peer), None)
+            LOG.info("the link %(way)s %(peer)s is connected", fields)
         elif change.state is LinkState.SUSPECTED:
-            LOG.warning("the link %s %s makes no progress", way, peer)
+            LOG.warning("the link %(way)s %(peer)s makes no progress", fields)
         elif change.reason is not None:
             self.ended[change.reason] += 1
-            if self._reported.get((way, peer)) == (change.reason, change.detail):
-                return  # it is dialed again and again
-            self._reported[way, peer] = change.reason, change.detail
-            level = "info" if change.reason in _QUIET else "warning"
-            getattr(LOG, level)(
-                "the link %s %s ended (%s): %s", way, peer, change.reason, change.detail or "no details"
-            )
+            self._ended(way, peer, change, fields)
+
+    def _ended(self, way: str, peer: str, change: Changed, fields: dict[str, object]) -> None:
+        """Log the end of a link, or that it could not be opened.
+
+        Members start one after another, and are restarted: one that cannot be reached is a warning when that lasts.
+        """
+        link = way, peer
+        missed = self._now() - self._missed.setdefault(link, self._now())
+        fields |= {"reason": change.reason, "detail": change.detail, "seconds": round(max(0.0, missed), 3)}
+        detail = ": %(detail)s" if change.detail else ""
+        if way == "to" and missed >= _MISSED_SECONDS and change.reason in _UNREACHED:
+            self._missed[link] = float("inf")
+            LOG.warning(f"the link %(way)s %(peer)s is not connected for %(seconds).0f s{detail}", fields)
+        elif self._reported.get(link) != (change.reason, change.detail):  # else it is dialed again and again
+            level = logging.INFO if change.reason in _QUIET | _UNREACHED else logging.WARNING
+            LOG.log(level, f"the link %(way)s %(peer)s ended (%(reason)s){detail}", fields)
+        self._reported[link] = change.reason, change.detail
 
 
 def _host_port(address: str) -> tuple[str, int]:

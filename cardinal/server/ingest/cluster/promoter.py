@@ -122,7 +122,7 @@ class ClusterPromoter:
                     await self._promote()
                 except CardinalError as error:
                     self.failure = str(error)
-                    LOG.warning("this node promotes no more for now: %s", error)
+                    LOG.warning("this node promotes no more for now: %(error)s", {"kind": "promotion", "error": error})
                 self.promotion.failed(self._loop.time())
         finally:
             await self._writer.close()
@@ -151,7 +151,8 @@ class ClusterPromoter:
             self._read(last)
         elif last is not None:
             self._stands_for(last)
-        LOG.info("this node promotes, from batch %d on", self._agreement.replica.promoted[0])
+        fields = {"kind": "promotes", "batch": self._agreement.replica.promoted[0]}
+        LOG.info("this node promotes, from batch %(batch)d on", fields)
         while self._writer.usable:
             self._changed.clear()
             run = self.promotion.next_run()

@@ -34,7 +34,12 @@ from cardinal.server.ingest.peers.service import Peers
 from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.service import Parts, arbiter_settings
 from cardinal.server.ingest.store import BodyStore
+<<<<<<< HEAD
 from cardinal.server.ingest.tls import peer_contexts, server_context
+=======
+from cardinal.server.ingest.tls import peer_contexts, server_credentials
+from cardinal.server.log_fields import SENTENCE
+>>>>>>> main
 from cardinal.server.produce.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -176,8 +181,13 @@ class Member:
             ):
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
+<<<<<<< HEAD
             async with Listener(node, settings.listen, tls) as listener:
                 LOG.info("publishers are served on port %d", listener.port)
+=======
+            async with Listener(node, settings.listen, credentials) as listener:
+                LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
+>>>>>>> main
                 listening(listener.port)
                 try:
                     await tasks.until(asyncio.Event().wait())
@@ -222,18 +232,23 @@ class Member:
         """Send publishers elsewhere while this member has no majority."""
         members, quorum = len(self._membership.members), self._membership.quorum
         loop = asyncio.get_running_loop()
-        alone_since: float | None = float("-inf")
+        alone_since: float | None = loop.time()
+        warned = False
         while True:
             connected = 1 + len(links.connected)
             if agreement.closed:
                 node.refuse("the epoch is closed")
             elif connected >= quorum:
-                alone_since = None
+                alone_since, warned = None, False
                 node.refuse("")
             else:
                 alone_since = loop.time() if alone_since is None else alone_since
                 if loop.time() - alone_since >= _ALONE_SECONDS:
-                    node.refuse(f"{connected} of {members} members are connected, a majority is {quorum}")
+                    why = f"{connected} of {members} members are connected, a majority is {quorum}"
+                    node.refuse(why)
+                    if not warned:  # before, it may be a start: members come one after another
+                        LOG.warning(SENTENCE, {"kind": "no_majority", "message": why, "seconds": _ALONE_SECONDS})
+                    warned = True
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _obstacle(self) -> str:
@@ -296,7 +311,7 @@ def member_of(  # noqa: PLR0917 - the parts of a command line
     """
     found = load_cluster(cluster)
     for warning in found.warnings:
-        LOG.warning("%s", warning)
+        LOG.warning(SENTENCE, {"kind": "members", "message": warning})
     if settings.node_id not in found.members:
         raise ConfigurationError(
             f"{settings.node_id} is no member in {cluster}: {nearest(settings.node_id, found.members)}",

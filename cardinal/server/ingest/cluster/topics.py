@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError, TopicError, TopicSettingError
+from cardinal.server.topics import CLAIMS, PROMOTED
 from cardinal.transports.kafka.admin import REPLICATION_MAX, Cluster, TopicAdmin, TopicInfo, TopicState
 from cardinal.transports.kafka.settings import KafkaSettings, kafka_settings
 
@@ -46,12 +47,12 @@ _AT_LEAST: Final = frozenset({_REPLICATION, _ACKNOWLEDGING})
 
 def claims_topic(default_topic: str, epoch: int) -> str:
     """The name of an epoch's claim log."""
-    return f"{default_topic}-claims-{epoch}"
+    return f"{default_topic}{CLAIMS}{epoch}"
 
 
 def promoted_topic(default_topic: str) -> str:
     """The name of the topic of markers, which is the promoter's transactional id as well."""
-    return f"{default_topic}-promoted"
+    return f"{default_topic}{PROMOTED}"
 
 
 def cluster_settings(url: str | TransportUrl) -> KafkaSettings:
@@ -144,9 +145,9 @@ class ClusterTopics:
             replication = int(demands[_REPLICATION])
             if replication < REPLICATION_MAX:
                 _LOG.warning(
-                    "the topic %s is created with %d of %d replicas, as there are no more brokers: records that a "
-                    "broker's disk loses are lost",
-                    *(name, replication, REPLICATION_MAX),
+                    "the topic %(topic)s is created with %(replicas)d of %(wanted)d replicas, as there are no more "
+                    "brokers: records that a broker's disk loses are lost",
+                    {"kind": "replicas", "topic": name, "replicas": replication, "wanted": REPLICATION_MAX},
                 )
             config = {**settings, _ACKNOWLEDGING: demands[_ACKNOWLEDGING]}
             state = self._admin.create(name, config, replication=replication)

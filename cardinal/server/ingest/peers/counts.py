@@ -7,6 +7,8 @@ import socket
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from cardinal.server.log_fields import SENTENCE
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -34,10 +36,10 @@ class PeerCounts:
         self.served = 0
         self.refusals: Counter[str] = Counter()
 
-    def refuse(self, reason: str, sentence: str) -> None:
+    def refuse(self, reason: str, peer: str, sentence: str) -> None:
         """A link is ended by this node."""
         self.refusals[reason] += 1
-        LOG.warning("%s", sentence)
+        LOG.warning(SENTENCE, {"kind": reason, "peer": peer, "message": sentence})
 
 
 def notice_loss(writer: asyncio.StreamWriter) -> None:

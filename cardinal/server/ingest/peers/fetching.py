@@ -118,7 +118,8 @@ class PeerFetcher:
                 reason = str(error) or "it does not answer"
             linked = self._now() - began >= self._settings.backoff_most
             if reason != reported or linked:
-                LOG.info("the peer %s is not linked: %s; it is dialed again", peer, reason)
+                fields = {"kind": "unlinked", "peer": peer, "reason": reason}
+                LOG.info("the peer %(peer)s is not linked: %(reason)s; it is dialed again", fields)
             reported = reason
             wait = self._settings.backoff if linked else min(2 * wait, self._settings.backoff_most)
             await asyncio.sleep(max(wait, self._barred.pop(peer, 0.0) - self._now()))
@@ -131,7 +132,8 @@ class PeerFetcher:
             notice_loss(writer)
             self._writers[peer] = writer
             self._counts.connected = len(self._writers)
-            LOG.info("bodies are fetched from the peer %s, from block %d on", peer, self._node.floor + 1)
+            fields = {"kind": "linked", "peer": peer, "block": self._node.floor + 1}
+            LOG.info("bodies are fetched from the peer %(peer)s, from block %(block)d on", fields)
             self._act(self._fetcher.join(peer, self._node.floor + 1, self._now()))
             while data := await reader.read(READ_BYTES):
                 self._act(self._fetcher.receive(peer, data, self._now()))
@@ -180,13 +182,17 @@ class PeerFetcher:
                 case TooLarge(peer, one, size):
                     self._counts.refusals["too_large"] += 1
                     if peer not in self._too_large:
-                        LOG.warning("block %d of the peer %s is not fetched: it has %d bytes", one.number, peer, size)
+                        fields = {"kind": "too_large", "block": one.number, "peer": peer, "bytes": size}
+                        LOG.warning(
+                            "block %(block)d of the peer %(peer)s is not fetched: it has %(bytes)d bytes", fields
+                        )
                     self._too_large.add(peer)
                 case Close(peer, violation, barred_until):
                     if violation is not None and barred_until is not None:
                         self._barred[peer] = barred_until
                         self._counts.refuse(
                             violation.violation,
+                            peer,
                             f"the link to the peer {peer} was closed for {barred_until - self._now():.0f} s, it broke "
                             f"the protocol ({violation.violation}): {violation.reason}",
                         )
@@ -205,10 +211,11 @@ class PeerFetcher:
                 if self._node.unlinked(named.block):
                     self._unlinked.setdefault(copy.peer, {})[named.block] = len(copy.body)
         except ApplicationError as error:
-            LOG.warning("block %d of the peer %s was refused: %s", copy.id.number, copy.peer, error)
+            fields = {"kind": "refused", "block": copy.id.number, "peer": copy.peer, "error": error}
+            LOG.warning("block %(block)d of the peer %(peer)s was refused: %(error)s", fields)
             valid = False
         except (StoreError, VerifierError) as error:
-            self._counts.refuse("undecided", f"the link to the peer {copy.peer} was closed: {error}")
+            self._counts.refuse("undecided", copy.peer, f"the link to the peer {copy.peer} was closed: {error}")
             self._close(copy.peer)
         if not self._verdicts:
             asyncio.get_running_loop().call_soon(self._judge)
@@ -230,6 +237,7 @@ class PeerFetcher:
             return True
         self._counts.refuse(
             "unlinked",
+            copy.peer,
             f"the link to the peer {copy.peer} was closed: {len(waiting)} of its blocks do not join the chain of this "
             f"node, which lacks blocks from {self._node.floor + 1} on",
         )

@@ -68,7 +68,7 @@ class Peers:
         async with AsyncExitStack() as opened:
             if self._settings.listen is not None:
                 server = await opened.enter_async_context(PeerServer(self._shelf, self._settings, self.counts))
-                LOG.info("peers are served on port %d", server.port)
+                LOG.info("peers are served on port %(port)d", {"kind": "listening", "port": server.port})
                 listening(server.port)
             await self._fetcher.run()
             await asyncio.Event().wait()

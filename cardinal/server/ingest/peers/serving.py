@@ -104,7 +104,7 @@ class PeerServer:
         newest = next(link for link, its in reversed(self._links.items()) if its == host)
         newest.cancel()
         sentence = f"a peer at {host} was disconnected: {self._settings.clients} links are served, {count} were its own"
-        self._counts.refuse("crowded", sentence)
+        self._counts.refuse("crowded", host, sentence)
 
     async def _serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a client until its link ends, for any reason."""
@@ -124,14 +124,16 @@ class PeerServer:
         except ViolationError as error:
             self._counts.refuse(
                 error.violation,
+                name,
                 f"the link of the peer {name} was closed, it broke the protocol ({error.violation}): {error.reason}",
             )
         except _Late as late:
-            self._counts.refuse(late.reason, f"the link of the peer {name} was closed: {late}")
+            self._counts.refuse(late.reason, name, f"the link of the peer {name} was closed: {late}")
         except StoreError as error:
-            LOG.warning("the link of the peer %s was closed: %s", name, error)
+            fields = {"kind": "store", "peer": name, "error": error}
+            LOG.warning("the link of the peer %(peer)s was closed: %(error)s", fields)
         except OSError as error:
-            LOG.info("the peer %s is gone: %s", name, error)
+            LOG.info("the peer %(peer)s is gone: %(error)s", {"kind": "gone", "peer": name, "error": error})
         finally:
             self._shelf.watchers.discard(news.set)
             await asyncio.shield(asyncio.to_thread(link.close))

@@ -46,7 +46,7 @@ from .http import HttpTransport
 from .ipc import IpcTransport
 from .outcomes import Outcome, RpcCall, check_size, paired, parse, result_of
 from .rate import BatchSize, RateLimit
-from .transport import RpcTransport
+from .transport import RpcTransport, wrong_scheme
 from .websocket import WebSocketTransport
 
 PATIENCE = 60.0
@@ -241,15 +241,16 @@ class RpcClient:
                 if failure.fault is Fault.RATE:
                     self._throttle.record(0, 1)
                 if attempt >= self._settings.attempts or (failure.code in REFUSED and not self._worked):
-                    raise self._given_up(failure) from None
+                    raise await self._given_up(failure) from None
                 await self._pause(attempt, failure)
         raise AssertionError  # pragma: no cover - the loop above ends by return or raise
 
-    def _given_up(self, failure: FailedError | NoNodeError) -> FailedError | NoNodeError:
+    async def _given_up(self, failure: FailedError | NoNodeError) -> FailedError | NoNodeError:
         """The error for what failed at every attempt."""
         if isinstance(failure, NoNodeError) and self._worked:
             return FailedError(f"{failure}; it answered well before", address=self.address, fault=failure.fault)
-        return failure
+        other = failure.fault is Fault.CONNECTION and not self._worked and await wrong_scheme(self._endpoint)
+        return other or failure
 
     async def _pause(self, attempt: int, failure: FailedError | CallRefusedError) -> None:
         """Wait before the next attempt; FailedError if that is better done elsewhere."""

@@ -18,11 +18,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias
 
 import aiohttp
 import msgspec
 
+from cardinal._tls_probe import speaks_other
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal_connectors.ethereum.settings import RpcSettings
@@ -33,6 +35,9 @@ from .faults import CallRefusedError, CredentialsError, FailedError, Fault, NoNo
 UNAUTHORIZED: Final = 401
 TOO_MANY: Final = 429
 """Statuses of HTTP."""
+
+_TLS: Final = MappingProxyType({"http": False, "ws": False, "https": True, "wss": True})
+"""Schemes of nodes to whether they require TLS."""
 
 
 class Reply(msgspec.Struct):
@@ -154,8 +159,6 @@ def unreachable(  # noqa: PLR0911 - one for each kind of failure
     """Error for a failed connection; foreign texts may contain the URL and are omitted."""
     address = endpoint.address
     match failure:
-        case aiohttp.InvalidURL() | ValueError():
-            return NoNodeError(f"{address} is not an address of a node; check the URL")
         case aiohttp.WSServerHandshakeError(status=status, headers=headers):
             message = f"the node at {address} opens no WebSocket (HTTP {status}): check the URL's WebSocket port"
             if not is_away(status):
@@ -164,6 +167,8 @@ def unreachable(  # noqa: PLR0911 - one for each kind of failure
             return FailedError(message, address=address, fault=fault, seconds=retry_after(headers or {}))
         case aiohttp.ClientConnectorCertificateError():
             return NoNodeError(f"the certificate of the node at {address} is not accepted; check the address")
+        case aiohttp.InvalidURL() | ValueError():  # an error of certificates is one too
+            return NoNodeError(f"{address} is not an address of a node; check the URL")
         case aiohttp.ClientSSLError():
             return NoNodeError(f"the server at {address} does not speak TLS as required; check scheme and port")
         case aiohttp.ClientResponseError():
@@ -177,6 +182,20 @@ def unreachable(  # noqa: PLR0911 - one for each kind of failure
                 f"no node answers at {address} ({_reason(failure)}); check that it runs and the URL is right",
                 address=address,
             )
+
+
+async def wrong_scheme(endpoint: Endpoint) -> NoNodeError | None:
+    """Error for a server that closes our connections because it speaks TLS and the URL does not, or the reverse."""
+    parts = endpoint.parts
+    if parts.scheme not in _TLS or parts.hostname is None:
+        return None
+    tls = _TLS[parts.scheme]
+    port = parts.port or (443 if tls else 80)
+    if not await speaks_other(parts.hostname, port, tls=tls):
+        return None
+    other = parts.scheme.removesuffix("s") if tls else f"{parts.scheme}s"
+    speaks = "does not speak TLS" if tls else "speaks TLS only"
+    return NoNodeError(f"the server at {endpoint.address} {speaks}: write {other}://, or check the port")
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
