@@ -85,7 +85,6 @@ class IngestNodes:
         raise next((failure for failure in failures if not failure.retriable), failures[0])
 
     async def _status(self, address: str) -> NodeStatus:
-<<<<<<< HEAD
         try:
             async with (
                 asyncio.timeout(CONNECT_SECONDS),
@@ -95,38 +94,19 @@ class IngestNodes:
         except Exception as error:
             if (failure := failure_of(error, address)) is None:
                 raise
-            raise failure from None
-        first, last = found.first_available_block, found.last_available_block
-        return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
-
-=======
-        async with self._channel(address) as channel:
-            query = channel.unary_unary(f"/{STATUS_SERVICE}/{STATUS_METHOD}")
-            try:
-                found = ServerStatusResponse.FromString(await query(b"", timeout=CONNECT_SECONDS))
-            except Exception as error:
-                if (failure := failure_of(error, address)) is None:
-                    raise
-                raise await self._wrong_tls(address) or failure from None
+            raise await self._wrong_tls(address) or failure from None
         first, last = found.first_available_block, found.last_available_block
         return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
 
     async def _wrong_tls(self, address: str) -> RefusedError | None:
         """Error for a node that speaks TLS where the URL does not, or the reverse: no wait heals it."""
         host, _, port = address.rpartition(":")
-        tls = self._credentials is not None
+        tls = self._tls is not None
         if not await speaks_other(host.strip("[]"), int(port), tls=tls, greeting=GRPC):
             return None
         remedy = "does not speak TLS: leave tls=1 out" if tls else "speaks TLS only: add ?tls=1"
         return RefusedError(f"the ingest node {address} {remedy}")
 
-    def _channel(self, address: str) -> grpc.aio.Channel:
-        options = (*_OPTIONS, *self._agent)
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, self._credentials, options=options)
-
->>>>>>> main
 
 def failure_of(error: BaseException, address: str) -> CardinalError | None:
     """The error of ours for one of a stream or query; None for a bug."""

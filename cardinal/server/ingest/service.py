@@ -227,13 +227,8 @@ async def run_ingest(
         parts = Parts(node, store, promoter, peers)
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
-<<<<<<< HEAD
         async with Listener(node, settings.listen, tls) as listener:
-            LOG.info("publishers are served on port %d", listener.port)
-=======
-        async with Listener(node, settings.listen, credentials) as listener:
             LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
->>>>>>> main
             listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]

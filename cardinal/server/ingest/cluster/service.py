@@ -34,12 +34,8 @@ from cardinal.server.ingest.peers.service import Peers
 from cardinal.server.ingest.peers.shelf import Shelf
 from cardinal.server.ingest.service import Parts, arbiter_settings
 from cardinal.server.ingest.store import BodyStore
-<<<<<<< HEAD
 from cardinal.server.ingest.tls import peer_contexts, server_context
-=======
-from cardinal.server.ingest.tls import peer_contexts, server_credentials
 from cardinal.server.log_fields import SENTENCE
->>>>>>> main
 from cardinal.server.produce.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -181,13 +177,8 @@ class Member:
             ):
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
-<<<<<<< HEAD
             async with Listener(node, settings.listen, tls) as listener:
-                LOG.info("publishers are served on port %d", listener.port)
-=======
-            async with Listener(node, settings.listen, credentials) as listener:
                 LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
->>>>>>> main
                 listening(listener.port)
                 try:
                     await tasks.until(asyncio.Event().wait())
