@@ -36,17 +36,16 @@ from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import SettingsFrame
 
-from cardinal.rpc.capacity import LEAST_BYTES, Capacity
+from cardinal.rpc.capacity import LEAST_BYTES, WINDOW_BYTES, Capacity
 from cardinal.rpc.status import Code, RpcError
 from cardinal.rpc.stream import Stream
 
 if TYPE_CHECKING:
     from h2.events import Event
 
-WINDOW_BYTES: Final = 4 << 20
 OVERRUN_BYTES: Final = 1 << 20
 _FIRST_BYTES: Final = 256 << 10
-"""Window of a new connection: 200 that push and are not read cost 50 MiB."""
+"""Window of a new connection: 200 that push and are not read cost 50 MiB, where there is so much."""
 _STREAMS_MOST: Final = 16
 _HEADERS_BYTES: Final = 16 << 10
 _READ_BYTES: Final = 256 << 10
@@ -104,13 +103,14 @@ class Connection:
         self._h2 = H2Connection(H2Configuration(client_side=serve is None, header_encoding=False))
         self._streams: dict[int, Stream] = {}
         self._windows: dict[int, int] = {}
-        self._window = _FIRST_BYTES
+        self._window = min(_FIRST_BYTES, capacity.window)
         self._lent = LEAST_BYTES
-        self.held = 0
+        self._held = 0
+        self.received = 0
         self._events = _EVENTS_BURST
         self._events_at = time.monotonic()
         self.failure: RpcError | None = None
-        capacity.taken += self._lent
+        capacity.add(self)
         self._open()
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -160,9 +160,7 @@ class Connection:
 
     async def _close(self, failure: RpcError) -> None:
         self.failure = failure
-        self._capacity.leave(self)
-        self._capacity.taken -= self._lent + self.held
-        self._lent = self.held = 0
+        self._capacity.remove(self, self._lent + self._held)
         tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
         for stream in list(self._streams.values()):
             stream.fail(failure)
@@ -266,39 +264,43 @@ class Connection:
     def took(self, size: int) -> None:
         """Bytes that were held are held no more."""
         if self.failure is None:
-            self.held -= size
-            self._capacity.took(size)
+            self._held -= size
+            self._capacity.took(self, size)
+
+    @property
+    def eager(self) -> bool:
+        """True while a message is awaited, and may be read."""
+        return any(stream.eager for stream in self._streams.values())
+
+    @property
+    def stalls(self) -> bool:
+        """True while a peer may send the rest of a message."""
+        return self._lent > 0 and any(stream.eager and stream.reader.held for stream in self._streams.values())
+
+    def evict(self) -> None:
+        """End the calls whose messages wait for their rest: others need what they hold."""
+        for stream in list(self._streams.values()):
+            if stream.wants and stream.reader.held:
+                stream.refuse(RpcError(Code.RESOURCE_EXHAUSTED, "memory is full: send the message again, and faster"))
 
     def replenish(self) -> None:
         """Open the connection's window: rule 1."""
         if self.failure is not None:
             return
         wanted = any(stream.wants for stream in self._streams.values())
-        space = self._window - self._lent - (0 if wanted else self.held)
+        space = self._window - self._lent - (0 if wanted else self._held)
         if self._lent > self._window // 2 or space <= 0:
             self._capacity.leave(self)
             return
         if wanted:
-            self._window = min(2 * self._window, WINDOW_BYTES)
-        if wanted and self.held and self._capacity.first(self):
-            given = space
-        else:
-            given = min(space, max(self._capacity.free, LEAST_BYTES - self._lent - self.held))
-        if wanted and self.held and given < space:  # with nothing held the least is lent, which never waits
-            self._capacity.wait(self)
-        else:
-            self._capacity.leave(self)
+            self._window = min(2 * self._window, self._capacity.window)
+        least = min(space, LEAST_BYTES - self._lent - self._held)
+        given = max(least, self._capacity.lend(self, space, waits=wanted and self._held > 0))
         if given > 0:
             self._lent += given
             self._capacity.taken += given
             self._h2.increment_flow_control_window(given)
             self._write()
-
-    def evict(self) -> None:
-        """End the calls whose messages wait for their rest: others need what they hold."""
-        for stream in list(self._streams.values()):
-            if stream.wants and stream.reader.held:
-                stream.refuse(RpcError(Code.RESOURCE_EXHAUSTED, "memory is full: send the message again later"))
 
     def _data(self, event: DataReceived) -> None:
         size = event.flow_controlled_length
@@ -306,7 +308,8 @@ class Connection:
         self._capacity.taken -= size
         stream = self._streams.get(event.stream_id)
         if stream is not None and event.data:
-            self.held += len(event.data)
+            self._held += len(event.data)
+            self.received += len(event.data)
             self._capacity.taken += len(event.data)
             stream.feed(event.data)
         elif event.stream_ended is None:

@@ -9,15 +9,16 @@ from cardinal.rpc.messages import PREFIX, MessageReader
 from cardinal.rpc.status import Code, RpcError, error_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from cardinal.rpc.connection import Connection
 
-_MESSAGE_SECONDS: Final = 30.0
-_MESSAGE_BYTES_A_SECOND: Final = 1 << 20
-"""A message whose rest does not come in 30 s and a second for each MiB of the limit ends its stream: half messages
-would hold capacity for ever.
-"""
+_PAUSE_SECONDS: Final = 0.02
+"""Pause before a stream that is not read is looked at."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Stream:
@@ -42,7 +43,7 @@ class Stream:
         """Set when the server's headers have come, or the call is over."""
         self.room = asyncio.Event()
         """Set when the peer takes more."""
-        self._patience = _MESSAGE_SECONDS + limit / _MESSAGE_BYTES_A_SECOND
+        self._must_wait = _never
         self._changed = asyncio.Event()
         self._ended = False
         self._failure: RpcError | None = None
@@ -50,21 +51,17 @@ class Stream:
 
     # --- the user ---------------------------------------------------------------------------------------------------
 
-    async def receive(self) -> bytes | None:
-        """The next message; None after the last.
+    async def receive(self, must_wait: Callable[[], bool] = _never) -> bytes | None:
+        """The next message; None after the last. It is not read while ``must_wait``.
 
         Raises:
             RpcError: the call has failed, or the message cannot be taken.
 
         """
-        try:
-            async with asyncio.timeout(None) as patience:
-                return await self._receive(patience)
-        except TimeoutError:
-            raise RpcError(Code.DEADLINE_EXCEEDED, "the rest of a message did not come: send it faster") from None
-
-    async def _receive(self, patience: asyncio.Timeout) -> bytes | None:
+        self._must_wait = must_wait
         while True:
+            while must_wait():  # noqa: ASYNC110 - what it waits for notifies nobody
+                await asyncio.sleep(_PAUSE_SECONDS)
             self._changed.clear()
             message = self.reader.take()
             if message is not None:
@@ -78,8 +75,6 @@ class Stream:
                 if self.reader.held:
                     raise RpcError(Code.INTERNAL, "the stream ended inside a message")
                 return None
-            if self.reader.held and patience.when() is None:
-                patience.reschedule(asyncio.get_running_loop().time() + self._patience)
             self.wants = True
             try:
                 self.connection.replenish()
@@ -102,6 +97,11 @@ class Stream:
         await self.connection.send_data(self, b"", end=True)
 
     # --- the connection ---------------------------------------------------------------------------------------------
+
+    @property
+    def eager(self) -> bool:
+        """True while a message is awaited, and may be read."""
+        return self.wants and not self._must_wait()
 
     @property
     def failure(self) -> RpcError | None:
@@ -136,11 +136,11 @@ class Stream:
         self._wake()
 
     def fail(self, failure: RpcError) -> None:
-        """The call is over, where it was not."""
+        """The call is over, where it was not; its task is cancelled once, so that it can clean up."""
         if not self.is_over:
             self._failure = failure
-        if self.task is not None and self.task is not asyncio.current_task():
-            self.task.cancel()
+            if self.task is not None and self.task is not asyncio.current_task():
+                self.task.cancel()
         self._wake()
 
     def refuse(self, reason: RpcError) -> None:

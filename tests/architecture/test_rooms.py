@@ -57,11 +57,24 @@ def test_the_pytest_plugin_imports_nothing_of_ours_at_module_level() -> None:
 def test_importing_the_sdk_loads_no_extra() -> None:
     probe = (
         "import cardinal, sys; "
-        "bad = {'pyspark', 'pyarrow', 'aiohttp', 'jgo', 'deltalake', 'confluent_kafka', 'pytest', 'grpc', "
+        "bad = {'pyspark', 'pyarrow', 'aiohttp', 'jgo', 'deltalake', 'confluent_kafka', 'pytest', 'grpc', 'h2', "
         "'google.protobuf'} & set(sys.modules); "
         "raise SystemExit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+
+
+def test_http_2_is_spoken_in_one_package_only() -> None:
+    speaks = {
+        str(path.relative_to(ROOT))
+        for folder in ("cardinal", "connectors", "spark")
+        for path in modules(folder)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
+        if name.partition(".")[0] in {"h2", "hpack", "hyperframe", "grpc", "grpclib"}
+    }
+    assert speaks == {"cardinal/rpc/connection.py"}
 
 
 @pytest.mark.parametrize("path", [p for f in ("cardinal", "connectors", "spark") for p in modules(f)], ids=str)

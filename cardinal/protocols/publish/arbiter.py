@@ -76,8 +76,6 @@ class Arbiter:
         self._not_closer = 0
         self._alone_since = now
         self._notified = False
-        self.full = False
-        """Set while nothing can be stored: no new block is accepted, publishers wait (P13)."""
         self.ignored = 0
         """Sets and block ends without a block in progress (P15)."""
 
@@ -113,6 +111,20 @@ class Arbiter:
         """Return True for a block that came as stored and waits for an ancestor."""
         known = self._chain.open.get(block)
         return known is not None and known.state is State.STORED
+
+    def must_wait(self, connection: Hashable) -> bool:
+        """Return True while the next block of a publisher could not be accepted, for too many are open (P13, P47).
+
+        Its stream is not read: Behind would say that a block is lacking. A block that is wanted is read from any.
+        """
+        link, chain, most = self._links.get(connection), self._chain, self._settings.max_open_blocks
+        if link is None or link.block is not None or chain.sorted(State.WANTED):
+            return False
+        if self._tree is None:
+            return chain.next > chain.last + most
+        if link.at is None or (base := self._tree.base(link.at)) is None:
+            return False
+        return self._too_many(link, link.at.number + 1, base)
 
     # --- inputs -------------------------------------------------------------------------------------------------
 
@@ -330,7 +342,7 @@ class Arbiter:
             self._catch_up(chain.next, number - 1)
             if first:
                 self._first_header(number - last)
-        elif number > last + settings.max_open_blocks or self.full:  # P13
+        elif number > last + settings.max_open_blocks:  # P13
             self._send(link, BehindPublisher(last & NONE))
         else:  # P12
             self._accept(link, Block(block, BlockId(number - 1)))
@@ -394,14 +406,15 @@ class Arbiter:
 
     def _full_for(self, link: Link, number: int, base: BlockId) -> bool:
         """P47: a branch, an identity and a number are bounded."""
-        settings = self._settings
         own = [block for block in self._chain.open.values() if block.identity == link.identity]
         return (
-            self.full
-            or number > base.number + settings.max_open_blocks
-            or sum(block.state is not State.ACKNOWLEDGED for block in own) >= settings.max_open_blocks
-            or sum(block.number == number for block in own) >= settings.side_branches
+            self._too_many(link, number, base)
+            or sum(block.number == number for block in own) >= self._settings.side_branches
         )
+
+    def _too_many(self, link: Link, number: int, base: BlockId) -> bool:
+        most, own = self._settings.max_open_blocks, self._chain.sorted(State.STREAMING, State.COMPLETE, State.WANTED)
+        return number > base.number + most or sum(block.identity == link.identity for block in own) >= most
 
     def _lead_back(self, tree: Tree, link: Link, block: BlockId) -> None:
         """P45: the parent is unknown; lead the publisher back, further each time that it obeyed."""

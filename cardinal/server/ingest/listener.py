@@ -20,7 +20,6 @@ from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.rpc.capacity import Capacity
 from cardinal.rpc.server import Call, Server
 from cardinal.rpc.status import Code, RpcError
-from cardinal.server.ingest.node import TICK_SECONDS
 
 if TYPE_CHECKING:
     import ssl
@@ -109,17 +108,15 @@ class Listener:
             if reading.done():
                 reading.result()
         finally:
+            self._node.disconnect(connection)
             writing.cancel()
             reading.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
-            self._node.disconnect(connection)
 
     async def _read(self, call: Call, connection: int) -> None:
         """Pass what comes to the node, as it can take it."""
-        while (request := await call.receive()) is not None:
+        while (request := await call.receive(lambda: self._node.must_wait(connection))) is not None:
             self._node.receive(connection, request)
-            while self._node.must_wait(connection):  # noqa: ASYNC110 - it depends on every stream
-                await asyncio.sleep(TICK_SECONDS)
 
     async def _status(self, call: Call) -> None:
         """The blocks that the node has, as a publisher queries them before it opens a stream."""

@@ -4,8 +4,9 @@ Rules:
 
 1. Everything here runs on one event loop. Verification runs beside it, and one thread writes the store.
 2. A copy is verified, then stored. Its block is acknowledged when its row is durable, and nothing is sent before.
-3. Where memory is full, only the lowest block's stream is read. Where nothing can be stored, no new block is accepted:
-   publishers are sent Behind, and wait.
+3. Where memory is full, only the lowest block's stream is read. Where nothing can be stored, and where as many blocks
+   are open as may be, no stream is read beyond its block. Publishers notice by flow control; Behind is sent only where
+   blocks are lacking.
 4. After a restart every stored block is restored: those up to the first gap as acknowledged, those above it as stored.
 5. A block from a peer is verified and stored as a copy is, and then stored to the arbiter: its publishers are
    skipped.
@@ -178,7 +179,6 @@ class IngestNode:
             request = decode_request(data)
         except RemoteProtocolError:
             request = None
-        self._arbiter.full = bool(self.waits_for) or self._crowded
         self._carry_out(self._arbiter.receive(connection, request, self._now()))
         if isinstance(request, EndStream) and connection in self._streams:
             self._streams[connection].deliver(None)
@@ -189,15 +189,20 @@ class IngestNode:
         self._carry_out(self._arbiter.disconnect(connection, self._now()))
 
     def must_wait(self, connection: Hashable) -> bool:
-        """True while a stream is not to be read: memory is full, and its block is not the one that can free some.
+        """True while a stream is not to be read: what it sends could not be taken.
 
-        Blocks that are being stored free memory by themselves. Without any, the lowest one that comes in is read on.
+        A block that comes in is read on, unless memory is full. Then, blocks that are being stored free some; where
+        there are none, the lowest one that comes in is read on. No other block begins meanwhile, nor where nothing can
+        be stored.
         """
         if not self._crowded:
-            return False
+            return bool(self.waits_for and self._begins(connection)) or self._arbiter.must_wait(connection)
         coming = {copy.connection: block for (block, _), copy in self._copies.items() if copy.work is None}
-        stores = len(coming) < len(self._copies)
-        return connection in coming and (stores or coming[connection] != min(coming.values()))
+        return len(coming) < len(self._copies) or coming.get(connection) != min(coming.values())
+
+    def _begins(self, connection: Hashable) -> bool:
+        """True if the next that a stream sends is a new block."""
+        return all(copy.connection != connection or copy.work is not None for copy in self._copies.values())
 
     def refuse(self, reason: str) -> None:
         """Send all publishers to another node; an empty reason ends that."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import Event, PingAckReceived, ResponseReceived, TrailersReceived
 
-from cardinal.rpc.capacity import Capacity
+from cardinal.rpc.capacity import LEAST_BYTES, Capacity
 from cardinal.rpc.client import connected
 from cardinal.rpc.messages import PREFIX
 from cardinal.rpc.server import Call, Server
@@ -228,3 +228,23 @@ async def test_unread_bytes_are_bounded_across_connections() -> None:
             await peer.flush()
         assert capacity.taken <= 4 << 20
         await echoes(port)
+
+
+@on_loop
+async def test_half_messages_that_hold_all_capacity_do_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.rpc.capacity._STALL_SECONDS", 0.5)
+    capacity = Capacity(1 << 20)
+    async with served(capacity) as port, AsyncExitStack() as stack:
+        for _ in range(40):
+            peer = await stack.enter_async_context(wire(port))
+            peer.h2.send_headers(1, HEADERS)
+            peer.h2.send_data(1, PREFIX.pack(0, LIMIT))
+            await peer.flush()
+            for _ in range(3):
+                peer.h2.send_data(1, bytes(16_000))
+            await peer.flush()
+        await until_async(lambda: capacity.taken >= 1 << 20)
+        async with connected(f"127.0.0.1:{port}", limit=LIMIT) as one:
+            message = bytes(LIMIT)
+            assert await one.query("/echo", message) == message
+        assert capacity.taken <= (1 << 20) + 42 * LEAST_BYTES + LIMIT
