@@ -40,7 +40,8 @@ from cardinal.errors import (
 )
 from cardinal.producing.deep_reorg import linked
 from cardinal.producing.inflight import all_of
-from cardinal.protocols.publish.buffer import ITEM_BYTES
+from cardinal.protocols.publish.buffer import BLOCK_BYTES
+from cardinal.protocols.publish.items import framed_size
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.publishing.driver import Driver
 from cardinal.publishing.nodes import IngestNodes, NodeStatus
@@ -257,12 +258,12 @@ class Publisher:
         """A payload as it is pushed; what nodes would refuse is refused here."""
         split(payload, self._app.topics, self._app.default_topic)
         items = items_of(payload, chain_id=self._chain_id) if self._forks else opaque.read(payload).items
-        if (largest := max(map(len, items), default=0)) > ITEM_BYTES:
+        if (size := sum(framed_size(len(item)) for item in items)) > BLOCK_BYTES:
             raise OversizeError(
-                f"block {payload.number} has an item of {largest} bytes: ingest nodes accept {ITEM_BYTES}",
+                f"block {payload.number} has {size} bytes: ingest nodes accept {BLOCK_BYTES}",
                 path=None,
-                size=largest,
-                limit=ITEM_BYTES,
+                size=size,
+                limit=BLOCK_BYTES,
             )
         return PendingBlock(payload.ref, payload.parent, items, sum(map(len, items)))
 

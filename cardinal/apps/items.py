@@ -7,7 +7,9 @@
 
 Rules:
 
-1. An item's path is ``i/<block hash in hex>/<index, eight hexadecimal digits>``, on a topic of its own.
+1. An item's path is ``i/<block hash in hex>/<index, eight hexadecimal digits>``, on a topic of its own. An item of more
+   than 900,000 bytes travels in parts instead: ``<that path>/<part, four hexadecimal digits>``, each of 900,000 bytes
+   but the last. The size is no option: copies of redundant producers are equal.
 2. Blocks are chained by number: a block's hash is its number as 32 bytes, its parent's hash that of the number before,
    and it weighs its number. There are no forks.
 3. ``payload(read(payload)) == payload``.
@@ -28,7 +30,10 @@ from .base import REORG_THRESHOLD, Application
 
 __all__ = ["Block", "application", "block_hash", "payload", "read"]
 
+PART_BYTES: Final = 900_000
+"""Bytes of an item in one message: with its key and headers it fits the limit of a topic's default, 1 MB."""
 _ROOT: Final = "i/"
+_ITEM_PATH: Final = len(_ROOT) + 2 * HASH_SIZE + len("/00000000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +79,24 @@ def block_hash(number: int) -> bytes:
 def payload(block: Block) -> Payload:
     """Make the payload of a block."""
     root = f"{_ROOT}{block_hash(block.number).hex()}/"
-    updates = {f"{root}{index:08x}": item for index, item in enumerate(block.items)}
+    updates: dict[str, bytes] = {}
+    for index, item in enumerate(block.items):
+        path = f"{root}{index:08x}"
+        if len(item) <= PART_BYTES:
+            updates[path] = item
+        else:
+            parts = range(0, len(item), PART_BYTES)
+            updates |= {f"{path}/{part:04x}": item[at : at + PART_BYTES] for part, at in enumerate(parts)}
     return Payload(block.number, block_hash(block.number), block_hash(block.number - 1), block.number, updates)
 
 
 def read(published: Payload) -> Block:
     """Read a block from its payload; ApplicationError for anything but its items, from the first to the last."""
-    block = Block(published.number, tuple(item for _, item in sorted(published.updates.items())))
-    if payload(block) != published:
+    parts: dict[str, list[bytes]] = {}
+    for path, value in sorted(published.updates.items()):
+        parts.setdefault(path[:_ITEM_PATH], []).append(value)
+    items = (values[0] if len(values) == 1 else b"".join(values) for values in parts.values())
+    block = Block(published.number, tuple(items))
+    if payload(block) != published:  # also where a part is absent, short before the last, or an item whole and in parts
         raise ApplicationError(f"block {published.number} is no block of items, from the first to the last")
     return block

@@ -181,14 +181,15 @@ def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_continues
 
 
 @pytest.mark.process
-def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:
+def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal.publisher.BLOCK_BYTES", 1_000_000)
     whole = block("0a")
     announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
     with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:
         with pytest.raises(ApplicationError, match="without its content: publish it whole"):
             publisher.add(announced)
-        large = payload(Blob(0, whole.hash, whole.parent, {"key": bytes(7_000_000)}))
-        with pytest.raises(OversizeError, match="has an item of 70"):
+        large = payload(Blob(0, whole.hash, whole.parent, {"key": bytes(1_000_000)}))
+        with pytest.raises(OversizeError, match=r"has 1000\d+ bytes: ingest nodes accept 1000000"):
             publisher.add(large)
         publisher.add(whole).result(DEADLINE)
 

@@ -8,13 +8,13 @@ from typing import Final
 
 from cardinal.errors import LocalProtocolError
 
-from .items import Header, Kind, read_item
+from .items import Header, Kind, framed_size, read_item
 from .types import NONE, BlockId
 
 SET_BYTES: Final = 2 * 1024 * 1024
 """Most bytes of the items of one set; a larger item travels alone."""
-ITEM_BYTES: Final = 6_292_480
-"""Most bytes of an item: what the nodes of this protocol receive in one message."""
+BLOCK_BYTES: Final = 131_072_000
+"""Most bytes of a block's body: what the nodes of this protocol accept. An item may have as many."""
 HASH_SIZE: Final = 32
 
 
@@ -120,8 +120,8 @@ class Buffer:
         self._tip = BlockId(ancestor) if self._newest is None else self._newest.id
 
     def _append(self, item: bytes) -> None:
-        if len(item) > ITEM_BYTES:
-            raise LocalProtocolError(f"an item of {len(item)} bytes is too large: {ITEM_BYTES} bytes travel")
+        if framed_size(len(item)) > BLOCK_BYTES:
+            raise LocalProtocolError(f"an item of {len(item)} bytes is too large: {BLOCK_BYTES} bytes travel")
         newest = self._newest
         match read_item(item):
             case Header(number, block_hash, parent):

@@ -97,9 +97,14 @@ def read_set(items: Iterable[bytes]) -> ItemSet | None:
                 header = first
             case _:
                 return None
-        size += len(item)
+        size += framed_size(len(item))
         count += 1
     return ItemSet(header, content, proven, size) if count else None
+
+
+def framed_size(length: int) -> int:
+    """Bytes of an item of this length in a body: with its tag and its length."""
+    return 1 + max(1, (length.bit_length() + 6) // 7) + length
 
 
 # --- the wire ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ class ArbiterSettings:
         proof_grace: since the last proof of a block whose publisher sends no BlockEnd.
         resend_grace: until a requested block is requested from everybody.
         unavailable_after: without a publisher, until subscribers are notified.
-        max_block_bytes, max_block_items: of one block.
+        max_block_bytes, max_block_items: of one block; bytes are those of its body, in which items are framed.
         first: the first block of an empty node; None: the first header says.
         last_stored: the highest block stored at start-up, without forks.
         reorg_threshold: depth of forks that are accepted; None: blocks are numbers.

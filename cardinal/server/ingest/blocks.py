@@ -62,9 +62,9 @@ class OpaqueBlocks:
         self._largest = largest
 
     def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
-        """Each item fits the topics; the protocol has checked the structure."""
+        """Each message fits the topics; the protocol has checked the structure."""
         del parent
-        size = max(map(len, unframe(body)), default=0)
+        size = min(max(map(len, unframe(body)), default=0), opaque.PART_BYTES)
         if size + _RECORD_BYTES > self._largest:
             raise _too_large(block.number, size, self._largest)
 
