@@ -6,7 +6,8 @@ Rules:
    begins small, and doubles each time that it was used up and read.
 2. A peer may overrun a window by a mebibyte: Helidon's client does, by up to 64 KiB, and a reset would lose its blocks.
    So h2 counts a mebibyte more than the peer is sent.
-3. What costs a peer nothing is limited: pings, settings, resets, streams and empty frames, by a rate.
+3. What costs a peer nothing is limited: pings, settings, resets, windows, streams and empty frames, by a rate; closed
+   streams that are remembered, and header blocks, by their number and size.
 4. A peer that reads nothing is read no more; one that is silent is pinged, then lost.
 """
 
@@ -16,7 +17,8 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -32,11 +34,12 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, NoSuchStreamError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import SettingsFrame
 
 from cardinal.rpc.capacity import LEAST_BYTES, WINDOW_BYTES, Capacity
+from cardinal.rpc.frames import FrameScanner
 from cardinal.rpc.status import Code, RpcError
 from cardinal.rpc.stream import Stream
 
@@ -49,14 +52,26 @@ _FIRST_BYTES: Final = 256 << 10
 _STREAMS_MOST: Final = 16
 _HEADERS_BYTES: Final = 16 << 10
 _READ_BYTES: Final = 256 << 10
+_END_SECONDS: Final = 1.0
+"""Time in which a peer ends its side of a stream: Helidon's client reports a reset as an error."""
 _BATCH_BYTES: Final = 256 << 10
 """Bytes that are made into frames at once."""
 _PREFACE_BYTES: Final = 24
 """A client's first bytes, before its settings (RFC 9113, 3.4)."""
+_CLOSED_STREAMS_MOST: Final = 256
+"""Closed streams whose late frames are no error; h2 has 65,536."""
 _EVENTS_BURST: Final = 1_000.0
 _EVENTS_A_SECOND: Final = 50.0
 _STREAM_EVENTS: Final = 10.0
 """A stream costs as much as ten pings: its headers are decoded, and it is served."""
+
+
+_SENT_EVENTS: Final = 4.0
+"""Frames that a peer may answer what it is sent with: windows, and pings that measure the line."""
+
+
+class _Protocol(H2Connection):
+    MAX_CLOSED_STREAMS = _CLOSED_STREAMS_MOST
 
 
 class Settled(Settings):
@@ -100,7 +115,8 @@ class Connection:
         self._limit = limit
         self._serve = serve
         self._keepalive = keepalive
-        self._h2 = H2Connection(H2Configuration(client_side=serve is None, header_encoding=False))
+        self._h2 = _Protocol(H2Configuration(client_side=serve is None, header_encoding=False))
+        self._scanner = FrameScanner(0 if serve is None else _PREFACE_BYTES)
         self._streams: dict[int, Stream] = {}
         self._windows: dict[int, int] = {}
         self._window = min(_FIRST_BYTES, capacity.window)
@@ -120,6 +136,8 @@ class Connection:
         failure = RpcError(Code.UNAVAILABLE, "the connection was lost")
         try:
             while data := await self._read():
+                if not self._scanner.feed(data):
+                    self._calm("headers that do not end")
                 for event in self._h2.receive_data(data):
                     self._handle(event)
                 await self.flush()
@@ -202,6 +220,7 @@ class Connection:
                 await stream.room.wait()
                 continue
             ends = end and room == len(view)
+            self._events = min(_EVENTS_BURST, self._events + _SENT_EVENTS)
             self._frames(stream, view[:room], end=ends)
             view = view[room:]
             await self._drain(stream)
@@ -237,12 +256,18 @@ class Connection:
         return stream
 
     def respond(self, stream: Stream, headers: list[tuple[str, str]], *, end: bool = False) -> None:
-        """Send headers, or trailers; after its end the rest of what the peer sends is not wanted."""
+        """Send headers, or trailers; after these a peer has a second to end, and what it sends is not wanted."""
         if stream.failure is None and self.failure is None:
             self._h2.send_headers(stream.number, headers, end_stream=end)
-            if end and not stream.has_ended:
-                self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
             self._write()
+            if end and not stream.has_ended:
+                asyncio.get_running_loop().call_later(_END_SECONDS, self._reset, stream.number)
+
+    def _reset(self, number: int) -> None:
+        if self.failure is None:
+            with suppress(StreamClosedError, NoSuchStreamError):  # the peer has ended it
+                self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+                self._write()
 
     def cancel(self, stream: Stream) -> None:
         """Give a stream up."""
@@ -312,7 +337,7 @@ class Connection:
             self.received += len(event.data)
             self._capacity.taken += len(event.data)
             stream.feed(event.data)
-        elif event.stream_ended is None:
+        elif event.stream_ended is None and not event.data:
             self._count(1)
         if stream is not None and event.stream_ended is None:
             left = self._windows[event.stream_id] - size
@@ -332,6 +357,7 @@ class Connection:
                 self._count(_STREAM_EVENTS)
                 self._accept(number, _decoded(headers))
             case WindowUpdated(stream_id=number):
+                self._count(1)
                 self._widen(number)
             case RemoteSettingsChanged():
                 self._count(1)
@@ -376,9 +402,13 @@ class Connection:
         self._events = min(_EVENTS_BURST, self._events + (now - self._events_at) * _EVENTS_A_SECOND) - cost
         self._events_at = now
         if self._events < 0 and self._serve is not None:
-            self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            self._write()
-            raise RpcError(Code.UNAVAILABLE, "the peer sends too many frames that carry nothing")
+            self._calm("too many frames that carry nothing")
+
+    def _calm(self, what: str) -> NoReturn:
+        """End the connection of a peer that costs more than it brings."""
+        self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
+        self._write()
+        raise RpcError(Code.UNAVAILABLE, f"the peer sends {what}")
 
 
 def _decoded(headers: Iterable[tuple[bytes | str, bytes | str]]) -> dict[str, str]:

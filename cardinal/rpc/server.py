@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _HANDSHAKE_SECONDS: Final = 10.0
 _END_SECONDS: Final = 1.0
 _CONNECTIONS_MOST: Final = 512
-"""Connections at once: twice the publishers that a node serves by default."""
+"""Connections at once, TLS handshakes included: twice the publishers that a node serves by default."""
+_OF_ADDRESS_MOST: Final = 256
+"""Connections of one address: many publishers may stand behind one, and none takes all."""
 _HEADERS: Final = [(":status", "200"), ("content-type", "application/grpc")]
 _LOG: Final = logging.getLogger(__name__)
 
@@ -94,7 +96,13 @@ class Server:
         self._idle.set()
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        self._server = StreamServer(self._connected, tls=tls, handshake_seconds=_HANDSHAKE_SECONDS)
+        self._server = StreamServer(
+            self._connected,
+            tls=tls,
+            handshake_seconds=_HANDSHAKE_SECONDS,
+            most=_CONNECTIONS_MOST,
+            most_of_address=_OF_ADDRESS_MOST,
+        )
         self.port = 0
 
     async def start(self, host: str, port: int) -> Self:
@@ -115,8 +123,6 @@ class Server:
         self._capacity.close()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= _CONNECTIONS_MOST:
-            return
 
         async def serve(stream: Stream) -> None:
             await self._serve(stream, writer)

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import Event, PingAckReceived, ResponseReceived, TrailersReceived
+from h2.events import Event, PingAckReceived, ResponseReceived, StreamReset, TrailersReceived
+from hyperframe.frame import ContinuationFrame, HeadersFrame
 
 from cardinal.rpc.capacity import LEAST_BYTES, Capacity
 from cardinal.rpc.client import connected
@@ -166,7 +167,7 @@ async def test_a_compressed_message_is_unimplemented() -> None:
         await echoes(port)
 
 
-@pytest.mark.parametrize("flood", ["pings", "settings", "resets", "empty frames"])
+@pytest.mark.parametrize("flood", ["pings", "settings", "resets", "empty frames", "windows"])
 @on_loop
 async def test_a_flood_of_frames_that_carry_nothing_ends_its_connection_only(flood: str) -> None:
     async with served() as port, wire(port) as peer:
@@ -181,6 +182,8 @@ async def test_a_flood_of_frames_that_carry_nothing_ends_its_connection_only(flo
                 case "resets":
                     peer.h2.send_headers(2 * i + 1, HEADERS)
                     peer.h2.reset_stream(2 * i + 1)
+                case "windows":
+                    peer.h2.increment_flow_control_window(1)
                 case _:
                     peer.h2.send_data(1, b"")
         with suppress(ConnectionError):
@@ -248,3 +251,49 @@ async def test_half_messages_that_hold_all_capacity_do_not_stop_others(monkeypat
             message = bytes(LIMIT)
             assert await one.query("/echo", message) == message
         assert capacity.taken <= (1 << 20) + 42 * LEAST_BYTES + LIMIT
+
+
+@pytest.mark.parametrize("size", [0, 16_384])
+@on_loop
+async def test_headers_that_do_not_end_end_their_connection(size: int) -> None:
+    async with served() as port, wire(port) as peer:
+        await peer.flush()
+        frames = [HeadersFrame(1, b""), *(ContinuationFrame(1, bytes(size)) for _ in range(64))]
+        peer.writer.write(b"".join(frame.serialize() for frame in frames))
+        await peer.closed()
+        await echoes(port)
+
+
+@on_loop
+async def test_frames_may_be_split_anywhere() -> None:
+    async with served() as port, wire(port) as peer:
+        peer.h2.send_headers(1, [*HEADERS, ("x-long", "x" * 12_000)])
+        peer.h2.send_data(1, PREFIX.pack(0, 2) + b"ok", end_stream=True)
+        for byte in peer.h2.data_to_send():
+            peer.writer.write(bytes([byte]))
+            await peer.writer.drain()
+        await peer.until(TrailersReceived)
+
+
+@on_loop
+async def test_a_peer_that_continues_after_the_trailers_is_reset() -> None:
+    async with served() as port, wire(port) as peer:
+        headers = [(name, "/refuse" if name == ":path" else value) for name, value in HEADERS]
+        peer.h2.send_headers(1, headers)
+        peer.h2.send_data(1, PREFIX.pack(0, 0))
+        await peer.until(ResponseReceived)
+        for _ in range(10):
+            peer.h2.send_data(1, bytes(16_000))
+        reset = await peer.until(StreamReset)
+        assert (reset.stream_id, reset.error_code) == (1, 0)  # type: ignore[attr-defined]
+        await echoes(port)
+
+
+@on_loop
+async def test_a_client_on_one_connection_may_call_without_end() -> None:
+    async with served() as port, connected(f"127.0.0.1:{port}", limit=LIMIT) as one:
+        for number in range(300):
+            message = str(number).encode()
+            assert await one.query("/echo", message) == message
+            if number % 50 == 49:
+                await asyncio.sleep(0)
