@@ -149,9 +149,7 @@ class StreamServer:
         full = len(self._connections) >= self._most
         if len(own) < self._most_of_address and not full:
             return True
-        now = asyncio.get_running_loop().time()
-        if now - self._reported_at >= _REPORT_SECONDS:
-            self._reported_at = now
+        if self._reports():
             _log.warning(
                 "a connection of %s is refused: %d are open, %d of them its own",
                 address,
@@ -163,6 +161,14 @@ class StreamServer:
         if oldest is not None:
             oldest.cancel()
         return oldest is not None
+
+    def _reports(self) -> bool:
+        """True if there was no line for a while: whoever connects can have one written."""
+        now = asyncio.get_running_loop().time()
+        if now - self._reported_at < _REPORT_SECONDS:
+            return False
+        self._reported_at = now
+        return True
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self._sockets:
@@ -186,9 +192,15 @@ class StreamServer:
     async def _run(self, connection: _Connection) -> None:
         try:
             writer = await connection.open(self._tls, self._handshake_seconds)
-        except OSError:  # it is gone, or is no TLS
+        except OSError as error:  # it is gone, or is no TLS
+            if isinstance(error, ssl.SSLError) and self._reports():
+                _log.warning("the TLS handshake of %s failed: %s", connection.address, _words(error))
             return
         await self._serve(connection.reader, writer)
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or type(error).__name__).replace("_", " ").lower()
 
 
 async def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:

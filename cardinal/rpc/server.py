@@ -47,6 +47,11 @@ class Call:
         self.receive = stream.receive
         self.answers = False
 
+    @property
+    def failure(self) -> str:
+        """The reason for which it was lost; empty where it was not."""
+        return "" if self._stream.failure is None else self._stream.failure.details
+
     async def send(self, message: bytes) -> None:
         """Send a message."""
         self.open()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -32,7 +33,9 @@ from cardinal.protocols.publish import (
     BlockEnd,
     BlockId,
     BlockItemSet,
+    EndCode,
     EndOfStream,
+    EndStream,
     ResendBlock,
     SkipBlock,
     Status,
@@ -234,6 +237,35 @@ async def test_fifty_rapid_reconnects_leave_nothing_behind(tmp_path: Path) -> No
         await until_async(lambda: served.node.publishers == 0)
         assert served.node.memory == 0
         await honest(served, 1)
+
+
+@on_loop
+async def test_publishers_that_come_and_go_are_named_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cardinal.ingest")
+
+    def lines(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    async with serving(tmp_path) as served:
+        await honest(served, 1)
+        await until_async(lambda: lines("the publisher 127.0.0.1 is disconnected: ") == 1)
+        async with publisher(served.port) as one:
+            await one.send(EndStream(EndCode.RESET, 0, 1))
+            assert await one.next() is None
+        await until_async(lambda: lines("the publisher 127.0.0.1 is disconnected: it ended its stream (reset)") == 1)
+        async with publisher(served.port) as two:
+            await two.send_bytes(b"\xff\xff")
+            await two.next()
+        await until_async(lambda: lines("disconnected: the node ended its stream (invalid_request)") == 1)
+        assert lines("the publisher 127.0.0.1 is connected") == 3
+        for _ in range(20):
+            async with publisher(served.port) as liar:
+                await liar.send_bytes(b"\xff\xff")
+                await liar.next()
+        assert served.node.events["connected"] == 23
+        assert lines("the publisher 127.0.0.1 is connected") == 10, "a cause has so many lines a minute"
 
 
 @on_loop

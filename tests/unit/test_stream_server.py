@@ -124,12 +124,15 @@ async def test_connections_beyond_the_limit_are_refused_and_named(caplog: pytest
 
 
 @on_loop
-async def test_a_handshake_that_does_not_end_makes_room_for_another(tmp_path: Path) -> None:
+async def test_a_handshake_that_does_not_end_makes_room_for_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority = Authority(tmp_path, "authority")
     leaf = authority.sign("node", hosts=[HOST])
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(leaf.certificate, leaf.key)
     server = StreamServer(echo, tls=tls, handshake_seconds=60, most=2)
+    server._reports = lambda: True  # type: ignore[method-assign]
     await server.start(HOST, 0)
     with closing(connected(server.port)) as idle, closing(connected(server.port)) as later:
         await until_async(lambda: len(server._connections) == 2)
@@ -139,6 +142,10 @@ async def test_a_handshake_that_does_not_end_makes_room_for_another(tmp_path: Pa
         assert await reader.readexactly(2) == b"3a"
         assert await ended(idle), "the oldest"
         assert later.fileno() >= 0
+        plain = await asyncio.open_connection(HOST, server.port)
+        plain[1].write(b"GET / HTTP/1.1\r\n\r\n")
+        await until_async(lambda: "the TLS handshake of 127.0.0.1 failed: http request" in caplog.text)
+        plain[1].close()
         writer.close()
         await writer.wait_closed()
     await server.close()

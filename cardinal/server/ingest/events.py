@@ -12,7 +12,9 @@ from cardinal.protocols.publish import (
     CatchUp,
     CatchUpStuck,
     Effect,
+    EndCode,
     EndOfStream,
+    EndStream,
     NodeError,
     ResendBlock,
     Response,
@@ -28,11 +30,24 @@ _KINDS: Final = {
     ResendBlock: "resend",
     BehindPublisher: "behind",
 }
+_ORDERLY: Final = {Status.SUCCESS, Status.DUPLICATE_BLOCK}
 
 
 def kind_of(response: Response) -> str:
     """The name of a response in metrics; that of the end of a stream is its status."""
     return Status(response.status).name.lower() if isinstance(response, EndOfStream) else _KINDS[type(response)]
+
+
+def end_name(end: EndStream) -> str:
+    """The name of the code with which a publisher ends its stream."""
+    return EndCode(end.end_code).name.lower() if end.end_code in set(EndCode) else f"code {end.end_code}"
+
+
+def end_of(end: EndOfStream) -> tuple[int, str]:
+    """Log level and reason of a stream that the node ends."""
+    at = f" at block {end.proximate_block_number}" if end.proximate_block_number else ""
+    level = logging.INFO if end.status in _ORDERLY else logging.WARNING
+    return level, f"the node ended its stream{at} ({kind_of(end)})"
 
 
 class Event(NamedTuple):

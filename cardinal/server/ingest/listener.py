@@ -97,18 +97,18 @@ class Listener:
                 asyncio.get_running_loop().call_soon(self._node.unread, connection)
 
         writing = asyncio.ensure_future(_write(call, responses))
-        self._node.connect(connection, call.name or call.address, deliver)
+        self._node.connect(connection, call.name or call.address, deliver, call.address)
+        reason = "its stream ended"
         reading = asyncio.ensure_future(self._read(call, connection))
         reading.add_done_callback(lambda _: responses.put_nowait(None))
         try:
             await asyncio.wait((writing,))
-            if writing.cancelled():
-                raise RpcError(Code.RESOURCE_EXHAUSTED, "the publisher reads no responses")
-            writing.result()
-            if reading.done():
-                reading.result()
+            _raise(writing, reading)
+        except RpcError as error:
+            reason = error.details
+            raise
         finally:
-            self._node.disconnect(connection)
+            self._node.disconnect(connection, call.failure or reason)
             writing.cancel()
             reading.cancel()
             await asyncio.gather(writing, reading, return_exceptions=True)
@@ -128,6 +128,15 @@ class Listener:
             next_expected_block=(NONE if first is None else first) if last is None else last + 1,
         )
         await call.send(answer.SerializeToString())
+
+
+def _raise(writing: asyncio.Future[None], reading: asyncio.Future[None]) -> None:
+    """Raise the error with which a stream ended. RpcError: of the call."""
+    if writing.cancelled():
+        raise RpcError(Code.RESOURCE_EXHAUSTED, "the publisher reads no responses")
+    writing.result()
+    if reading.done():
+        reading.result()
 
 
 async def _write(call: Call, responses: asyncio.Queue[bytes | None]) -> None:

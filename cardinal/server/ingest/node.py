@@ -36,6 +36,7 @@ from cardinal.protocols.publish import (
     EndStream,
     Failure,
     Items,
+    Response,
     Send,
     Start,
     Status,
@@ -43,8 +44,9 @@ from cardinal.protocols.publish import (
     encode,
 )
 from cardinal.server.ingest.blocks import check_items
-from cardinal.server.ingest.events import Event, event_of, kind_of
+from cardinal.server.ingest.events import Event, end_name, end_of, event_of, kind_of
 from cardinal.server.ingest.limits import Limits
+from cardinal.server.ingest.log_limit import LogLimit
 from cardinal.server.ingest.verifier import Verifier
 from cardinal.server.log_fields import SENTENCE, LoggedHash
 
@@ -73,6 +75,12 @@ class _Stream(NamedTuple):
 
     identity: str
     deliver: Deliver
+    address: str
+
+    @property
+    def where(self) -> str:
+        """The address, where the name is another."""
+        return f" at {self.address}" if self.address not in ("", self.identity) else ""
 
 
 class _Copy:
@@ -138,6 +146,9 @@ class IngestNode:
         self._verifier = Verifier(blocks)
         self._copies: dict[tuple[BlockId, int], _Copy] = {}
         self._streams: dict[Hashable, _Stream] = {}
+        self._ends: dict[Hashable, tuple[int, str]] = {}
+        """Log level and reason of streams that end."""
+        self._lines = LogLimit(now)
         self._heard: dict[BlockId, float] = {}
         self._closing = False
         self._forgotten = -1
@@ -160,10 +171,12 @@ class IngestNode:
 
     # --- publishers -------------------------------------------------------------------------------------------------
 
-    def connect(self, connection: Hashable, identity: str, deliver: Deliver) -> None:
+    def connect(self, connection: Hashable, identity: str, deliver: Deliver, address: str = "") -> None:
         """A publisher opened a stream."""
         crowded = len(self._streams) >= self._limits.publishers
-        self._streams[connection] = _Stream(identity, deliver)
+        self._streams[connection] = stream = _Stream(identity, deliver, address)
+        sentence = f"the publisher {identity}{stream.where} is connected"
+        self._event("connected", sentence, level=logging.INFO, peer=identity, address=address)
         self._carry_out(self._arbiter.connect(connection, identity, self._now()))
         if crowded:
             allowed = self._limits.publishers
@@ -181,11 +194,16 @@ class IngestNode:
             request = None
         self._carry_out(self._arbiter.receive(connection, request, self._now()))
         if isinstance(request, EndStream) and connection in self._streams:
+            self._ends[connection] = logging.INFO, f"it ended its stream ({end_name(request)})"
             self._streams[connection].deliver(None)
 
-    def disconnect(self, connection: Hashable) -> None:
-        """A stream was lost, or ended."""
-        self._streams.pop(connection, None)
+    def disconnect(self, connection: Hashable, reason: str = "the connection was lost") -> None:
+        """A stream was lost, or ended; the reason where nobody ended it."""
+        level, why = self._ends.pop(connection, (logging.INFO, reason))
+        stream = self._streams.pop(connection, None)
+        if stream is not None:
+            sentence = f"the publisher {stream.identity}{stream.where} is disconnected: {why}"
+            self._event("disconnected", sentence, level=level, peer=stream.identity, address=stream.address)
         self._carry_out(self._arbiter.disconnect(connection, self._now()))
 
     def must_wait(self, connection: Hashable) -> bool:
@@ -218,6 +236,7 @@ class IngestNode:
         """A publisher reads no responses: its stream is lost."""
         if connection in self._streams:
             identity = self._streams[connection].identity
+            self._ends[connection] = logging.INFO, "it reads no responses"
             self._event("unread", f"the publisher {identity} reads no responses", peer=identity)
             self._carry_out(self._arbiter.disconnect(connection, self._now()))
 
@@ -372,8 +391,7 @@ class IngestNode:
         for effect in effects:
             match effect:
                 case Send(connection, response):
-                    self.responses[kind_of(response)] += 1
-                    self._send(connection, encode(response), end=isinstance(response, EndOfStream))
+                    self._send(connection, response)
                 case Start(block, attempt, connection, parent):
                     identity = self._streams[connection].identity
                     self._copies[block, attempt] = _Copy(parent, connection, identity, self._now())
@@ -413,13 +431,16 @@ class IngestNode:
     def _report(self, event: Event) -> None:
         """Count an event, and log it. What heals by itself comes with every block: a line in ten seconds is enough."""
         self.events[event.kind] += 1
-        level, now = event.level, self._now()
-        if level < logging.WARNING:
+        level, now, peer = event.level, self._now(), str(event.fields.get("peer", ""))
+        if level < logging.WARNING and not peer:
             if now - self._logged.get(event.kind, float("-inf")) < _HEALING_SECONDS:
                 level = logging.DEBUG
             else:
                 self._logged[event.kind] = now
-        LOG.log(level, SENTENCE, {"kind": event.kind, "message": event.sentence, **event.fields})
+        if level > logging.DEBUG and (left_out := self._lines.take(event.kind, peer)) is None:
+            return
+        more = f" ({left_out} more such lines were left out)" if level > logging.DEBUG and left_out else ""
+        LOG.log(level, SENTENCE, {"kind": event.kind, "message": event.sentence + more, **event.fields})
 
     async def _check(self) -> None:
         """The store failed: see whether it can be written again."""
@@ -432,11 +453,13 @@ class IngestNode:
             LOG.info("the data folder can be written again")
         self._check_at = self._now() + _CHECK_SECONDS
 
-    def _send(self, connection: Hashable, response: bytes, *, end: bool) -> None:
+    def _send(self, connection: Hashable, response: Response) -> None:
+        self.responses[kind_of(response)] += 1
         stream = self._streams.get(connection)
         if stream is not None:
-            stream.deliver(response)
-            if end:
+            stream.deliver(encode(response))
+            if isinstance(response, EndOfStream):
+                self._ends[connection] = end_of(response)
                 stream.deliver(None)
 
     async def _keep(self, block: BlockId, attempt: int, copy: _Copy) -> None:
@@ -451,10 +474,11 @@ class IngestNode:
             await self._write(block, copy.parent, body)
         except ApplicationError as error:
             named = {"block": block.number, "hash": LoggedHash(block.hash), "peer": copy.identity}
-            LOG.warning(
-                "block %(block)d of the publisher %(peer)s was refused: %(error)s",
-                {"kind": "refused", "error": error, **named},
-            )
+            if self._lines.take("refused", copy.identity) is not None:
+                LOG.warning(
+                    "block %(block)d of the publisher %(peer)s was refused: %(error)s",
+                    {"kind": "refused", "error": error, **named},
+                )
             why = Failure.BAD
         except VerifierError as error:
             self._event("verifier_ended", f"{error}: publishers send it again")
