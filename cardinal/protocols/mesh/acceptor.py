@@ -4,13 +4,14 @@ Rules:
 
 1. A newer verified session of a peer replaces its older one. The host discards messages of a session that was replaced,
    processed or not (MD5); those of one that merely ended may still be processed.
-2. Handshakes in flight are bounded; a connection above the bound is refused (BUSY).
+2. Handshakes in flight are bounded; above the bound the oldest one is refused (BUSY): a member's is over in
+   milliseconds, and a stranger who connects and says nothing keeps nobody out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from .incoming import IncomingLink
 from .members import Identity
@@ -19,6 +20,8 @@ from .types import Begun, Effect, LinkState, Reason, Refusal
 
 Effects: TypeAlias = list[tuple[Hashable, Effect]]
 """Connections, and what to do with each."""
+_STRANGERS_MOST: Final = 64
+"""Handshakes of whoever connects: that many have to come within one of a member's to end it."""
 
 
 class Acceptor:
@@ -37,7 +40,7 @@ class Acceptor:
         self.links: dict[Hashable, IncomingLink] = {}
         self._identity = identity
         self._settings = settings or MeshSettings()
-        self._pending_most = 2 * len(identity.cluster.members) + 4
+        self._pending_most = 2 * len(identity.cluster.members) + _STRANGERS_MOST
         self._sessions: dict[str, Hashable] = {}
 
     def session(self, peer: str) -> Hashable | None:
@@ -46,10 +49,12 @@ class Acceptor:
 
     def accept(self, connection: Hashable, nonce: bytes, now: float) -> Effects:
         """A peer opened a connection; ``nonce`` is 16 random bytes."""
-        pending = sum(link.state is LinkState.CONNECTING for link in self.links.values())
-        link = self.links[connection] = IncomingLink(self._identity, nonce, now, self._settings)
-        busy = pending >= self._pending_most
-        return self._done(connection, link.refuse(Refusal.BUSY, f"{pending} handshakes", now) if busy else [], now)
+        pending = [name for name, link in self.links.items() if link.state is LinkState.CONNECTING]
+        self.links[connection] = IncomingLink(self._identity, nonce, now, self._settings)
+        if len(pending) < self._pending_most:
+            return []
+        refused = self.links[pending[0]].refuse(Refusal.BUSY, f"{len(pending)} handshakes", now)
+        return self._done(pending[0], refused, now)
 
     def receive(self, connection: Hashable, data: bytes, now: float) -> Effects:
         """Bytes of a peer arrived. Those of a connection whose link is over are ignored."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 16
 _NONCE_BYTES: Final = 16
+_CONNECTIONS_MOST: Final = 256
+"""Connections at once, TLS handshakes included, of which the oldest ends for a new one."""
 _TICK_SECONDS: Final = 0.05
 _QUIET: Final = frozenset({Reason.REPLACED, Reason.CLOSED})
 _UNREACHED: Final = frozenset({Reason.CONNECTION_LOST, Reason.DIAL_TIMEOUT})
@@ -155,7 +157,7 @@ class Links:
             ConfigurationError: the address for members cannot be had.
 
         """
-        server = StreamServer(self._accept, limit=_READ_BYTES, tls=self._server_tls)
+        server = StreamServer(self._accept, limit=_READ_BYTES, tls=self._server_tls, most=_CONNECTIONS_MOST)
         try:
             await server.start(*self._listen)
         except OSError as error:
