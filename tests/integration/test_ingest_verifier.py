@@ -23,6 +23,8 @@ from cardinal.server.ingest.verifier import Verifier
 from ingesting import workers_of
 from looping import on_loop
 
+pytestmark = pytest.mark.process
+
 DEADLINE = 60.0
 BUILT = build(None, number=5_000_000)
 PAYLOAD = payload_from_rpc(BUILT.block, BUILT.receipts, chain_id=1)
@@ -86,8 +88,6 @@ from cardinal.errors import ApplicationError
 from cardinal.protocols.publish import BlockId
 from cardinal.server.ingest.blocks import blocks_of
 from cardinal.server.ingest.verifier import Verifier
-
-pytestmark = pytest.mark.process
 
 verifier = Verifier(blocks_of(get("evm", chain_id=1)))
 try:
