@@ -9,7 +9,7 @@ Example::
 
 Always handle ``removed``: a chain may be replaced at any update. To read only what is there and then stop::
 
-    with Consumer(url, "evm", tracked="logs", until="end") as consumer:
+    with Consumer(url, "evm", tracked="logs", until="end") as consumer:  # or the number of a block
         for update in consumer: ...
 
 Rules:
@@ -36,6 +36,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from cardinal.apps import DEFAULT
 from cardinal.config.settings import find_url
 from cardinal.consuming.healing import Healer
 from cardinal.consuming.health import Health
@@ -58,6 +59,7 @@ from cardinal.protocols.streams.assembly.digests import digested
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.following.follower import Follower, FollowerSettings
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -107,7 +109,7 @@ class Consumer:
     def __init__(
         self,
         url: str | TransportUrl,
-        app: str | Application = "evm",
+        app: str | Application = DEFAULT,
         *,
         start: str | Cursor | int | datetime | None = "earliest",
         chain_id: int | None = None,
@@ -117,6 +119,8 @@ class Consumer:
         options = replace(options, **keywords)
         cursor = cursor_of(start)
         start = "earliest" if start is None else start
+        if isinstance(start, int) and isinstance(options.until, int) and start > options.until:
+            raise ConfigurationError(f"until={options.until} lies below start={start}", setting="until")
         url = find_url(url, options.config)
         self.app = application_of(url, app, chain_id, options.topics_timeout, cursor)
         # At the tail the first blocks are incomplete: their first messages are below it.
@@ -124,6 +128,9 @@ class Consumer:
         settings = replace(options.follower_settings(self.app), patient=not at_tail)
         self._options = options
         self._fetched: ChainUpdate | None = None
+        self._until = settings.until
+        self._last = self._end_at(None if cursor is None else cursor.head)
+        """The block with which the iteration ended."""
         self._idle_since = time.monotonic()
         self._closed = threading.Event()
         self._reading = threading.RLock()  # a handler of events may supply messages
@@ -373,7 +380,7 @@ class Consumer:
     @property
     def head(self) -> BlockRef | None:
         """The newest block in chain order: the cursor's, or the newest update's; None before the first."""
-        return self._loop.follower.head
+        return self._last or self._loop.follower.head
 
     def close(self) -> None:
         """End the iteration and release the connection. May be called twice, and from another thread."""
@@ -394,12 +401,17 @@ class Consumer:
             self._health.delivered_below(before.cursor.floor)
 
     def _fetch(self) -> ChainUpdate:
-        self._fetched = self._loop.ready.popleft()
-        return self._fetched
+        self._fetched = update = self._loop.ready.popleft()
+        self._last = self._end_at(update.added[-1].ref if update.added else None)
+        return update
+
+    def _end_at(self, head: BlockRef | None) -> BlockRef | None:
+        """A head with which the iteration ends; None for any other."""
+        return head if self._until is not None and head is not None and head.number >= self._until else None
 
     def _is_iterating(self) -> bool:
         """True while neither a call nor an option ends the iteration."""
-        return not self._closed.is_set() and (bool(self._loop.ready) or not self._is_over())
+        return not self._closed.is_set() and self._last is None and (bool(self._loop.ready) or not self._is_over())
 
     def _step(self) -> None:
         """Read once, unless the consumer was closed meanwhile."""
@@ -439,7 +451,8 @@ class Consumer:
             _log.warning("%s does not answer: waiting for it", self._name)
         else:
             seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, None
-            _log.warning("%s answers again after %.0f seconds: %d records behind", self._name, seconds, self.lag)
+            behind = Count(self.lag, "record")
+            _log.info("%s answers again after %.0f s: %s behind", self._name, seconds, behind)
 
     @property
     def _has_delivered_all(self) -> bool:
@@ -454,7 +467,9 @@ class Consumer:
                 return True
             if idle > _END_SECONDS:
                 waits = str(withheld or "") or "; ".join(map(str, (*self.open_transactions(), *self.awaited[:3])))
-                waits = waits or (f"{quorum} blocks have no quorum" if quorum else "a reorg that has not ended")
+                waits = waits or (
+                    f"{Count(quorum, 'block has', 'blocks have')} no quorum" if quorum else "a reorg that has not ended"
+                )
                 _log.warning("%s ends before everything that was there is delivered: %s", self._name, waits)
                 return True
             return False

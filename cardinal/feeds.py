@@ -1,8 +1,8 @@
 """Feeds of blocks: their protocol, its optional abilities, and their lookup by URL scheme.
 
-A feed is an entry point of the group ``cardinal.connectors``, named after its URL scheme::
+A feed is an entry point of the group ``cardinal.feeds``, named after its URL scheme::
 
-    [project.entry-points."cardinal.connectors"]
+    [project.entry-points."cardinal.feeds"]
     my = "my_package:open_feed"                       # cardinal produce --from my://… --to kafka://…
 
 It is a callable ``open_feed(url: NodeUrl, *, chain_id: int | None = None) -> BlockFeed`` and refuses options of the URL
@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from cardinal import plugins
 from cardinal.config.url import NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
-
-_GROUP: Final = "cardinal.connectors"
 
 
 @runtime_checkable
@@ -189,9 +187,8 @@ def open_feed(url: str | NodeUrl, *, chain_id: int | None = None) -> BlockFeed:
 
     """
     url = parse_node_url(url)
-    points = {point.name: point for point in entry_points(group=_GROUP)}
-    if url.scheme not in points:
-        known = ", ".join(f"{name}://" for name in sorted(points)) or "none is installed"
+    if url.scheme not in (schemes := plugins.names(plugins.FEEDS)):
+        known = ", ".join(f"{name}://" for name in schemes) or "none is installed"
         raise ConfigurationError(f"no feed has this URL's scheme: write one of {known}", setting="from")
-    feed: Any = points[url.scheme].load()(url, chain_id=chain_id)
+    feed: Any = plugins.load(plugins.FEEDS, url.scheme)(url, chain_id=chain_id)
     return feed  # type: ignore[no-any-return] # an entry point's type is known by contract only

@@ -46,6 +46,7 @@ from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.publishing.driver import Driver
 from cardinal.publishing.nodes import IngestNodes, NodeStatus
 from cardinal.publishing.pending import PendingBlock
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -211,7 +212,7 @@ class Publisher:
         done, waiting = wait(self._driver.pending.futures, timeout)
         if waiting:
             raise TransportError(
-                f"{len(waiting)} blocks were not acknowledged within {timeout:.0f} s"
+                f"{Count(len(waiting), 'block was', 'blocks were')} not acknowledged within {timeout:.0f} s"
                 + (f": {self.failure}" if self.failure else "")
             )
         for error in filter(None, (future.exception() for future in done)):

@@ -1,4 +1,8 @@
-"""Applications: the meaning of payloads on a chain. An application is data and never touches a transport."""
+"""Applications: the meaning of payloads on a chain. An application is data and never touches a transport.
+
+An application is an entry point of the group ``cardinal.applications``: a module with ``application(**presets)``. One
+whose blocks can be selected from by options also has ``OPTIONS`` and ``selection`` (:mod:`.selection`).
+"""
 
 from __future__ import annotations
 
@@ -6,51 +10,51 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, cast
 
+from cardinal import plugins
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.payload import Payload
 
 from .base import Application, read_toml
 from .selection import Selection, SelectionOption
 
-__all__ = ["NAMES", "Application", "block_time", "get", "load", "selection", "selection_options"]
+__all__ = ["DEFAULT", "Application", "get", "load", "names", "selection", "selection_options"]
 
-_APPLICATIONS = {"blob": "cardinal.apps.blob", "evm": "cardinal.apps.evm.application", "items": "cardinal.apps.items"}
-"""Name to the module whose ``application(**presets)`` makes it; imported on first use."""
+DEFAULT: Final = "evm"
+"""The application of a command or consumer that names none."""
 
-_SELECTIONS = {"evm": "cardinal.apps.evm.selection"}
-"""Name to the module with the options by which the application selects parts of blocks."""
+_OWN: Final = MappingProxyType({"blob": "cardinal.apps.blob"})
+"""Modules of the core's own applications; others are entry points of the group ``cardinal.applications``."""
 
-_MICROSECONDS: Final = 1_000_000
 
-NAMES = tuple(sorted(_APPLICATIONS))
-"""The applications that :func:`get` knows."""
+def names() -> tuple[str, ...]:
+    """The applications that :func:`get` knows, sorted."""
+    return tuple(sorted({*_OWN, *plugins.names(plugins.APPLICATIONS)}))
 
 
 def get(name: str, **presets: Any) -> Application:  # noqa: ANN401 -- each application has presets of its own
     """The application called ``name`` with its presets.
 
     Arguments:
-        name: "evm" for Ethereum-like chains, "blob" for blocks of keys and values, "items" for blocks of opaque items.
-        presets: arguments of the application; "evm" takes ``chain_id`` (default 1) or ``chain`` (a name), ``topic``
-            (default ``cardinal-<chain id>``) and ``reorg_threshold``.
+        name: one of :func:`names`, such as "evm" for Ethereum-like chains, or "blob" for blocks of keys and values.
+        presets: arguments of the application. All take ``chain_id``, ``topic`` (default ``<name>-<chain id>``, of "evm"
+            ``cardinal-<chain id>``) and ``reorg_threshold``.
 
     Raises:
         ConfigurationError: there is no such application, or it has no such preset.
 
     """
-    module = _APPLICATIONS.get(name)
-    if module is None:
-        known = ", ".join(sorted(_APPLICATIONS))
+    if (module := _module(name)) is None:
         raise ConfigurationError(
-            f"there is no application {name!r}; choose one of: {known}; or pass an Application of your own",
+            f"there is no application {name!r}; choose one of: {', '.join(names())}; or pass an Application of "
+            "your own",
             setting="app",
         )
     chain_id = presets.get("chain_id")
     if chain_id is not None and (isinstance(chain_id, bool) or not isinstance(chain_id, int)):
         raise ConfigurationError(f"chain_id must be a number, not {type(chain_id).__name__}", setting="chain_id")
-    factory: Callable[..., Application] = import_module(module).application
+    factory: Callable[..., Application] = module.application
     try:
         signature(factory).bind(**presets)
     except TypeError as error:
@@ -83,31 +87,17 @@ def load(file: Path | str) -> Application:
 
 def selection_options(name: str) -> tuple[SelectionOption, ...]:
     """Options by which an application selects parts of blocks; none of one that is unknown, or has none."""
-    if name not in _SELECTIONS:
-        return ()
-    options: tuple[SelectionOption, ...] = import_module(_SELECTIONS[name]).OPTIONS
-    return options
+    return getattr(_module(name), "OPTIONS", ())
 
 
 def selection(name: str, values: Mapping[str, Sequence[str]]) -> Selection:
     """The selection that values of an application's options make. ConfigurationError: one cannot be used."""
-    made: Selection = import_module(_SELECTIONS[name]).selection(values)
+    made: Selection = cast("Any", _module(name)).selection(values)
     return made
 
 
-def block_time(app: Application, payload: Payload) -> float | None:
-    """Time of a block by its own content, in seconds since 1970, whole ones as ``int``.
-
-    None where its application or payload has none, or one that no calendar has.
-    """
-    if app.name != "evm":
-        return None
-    path = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{payload.hash.hex()}/h"
-    if (header := payload.updates.get(path)) is None:
-        return None
-    from .evm.times import header_time  # noqa: PLC0415 - of one application
-
-    if (time := header_time(header)) is None:
-        return None
-    seconds, rest = divmod(time, _MICROSECONDS)
-    return time / _MICROSECONDS if rest else seconds
+def _module(name: str) -> Any:  # noqa: ANN401 -- a module is known by contract only
+    """Module of an application; None where there is none."""
+    if name in _OWN:
+        return import_module(_OWN[name])
+    return plugins.load(plugins.APPLICATIONS, name) if name in plugins.names(plugins.APPLICATIONS) else None

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. An application holds expressions and names only; its own package defines the values (:mod:`cardinal.apps.evm`).
+1. An application holds expressions and names only; its own package defines the values. What the core asks of a block's
+   content (its time, numbers to show, a check) is a method that the package's subclass overrides.
 2. A key of ``topics`` is anchored at the start of a path, and the text that it matches is the counted prefix
    (specification, Producers). So it must match the prefix, not the complete path: ``c/1/n/`` counts every path below
    it under one entry.
@@ -13,8 +14,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
@@ -46,6 +48,7 @@ class Application(BaseModel):
             ``topics``, ``prefixes`` and ``sub_batches`` match: a consumer's expression that can match none of them is
             refused. Default: no names, and any entry is possible.
         finality_paths: the paths of the highest safe and the highest finalized block number, None without such.
+        counted: names of the numbers that :meth:`counts` returns, the one that matters most first.
 
     Raises:
         ConfigurationError: a value cannot work; ``setting`` names the attribute.
@@ -53,6 +56,8 @@ class Application(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    counted: ClassVar[tuple[str, ...]] = ()
 
     name: Annotated[str, Field(min_length=1)]
     chain: Annotated[str, Field(min_length=1)]
@@ -107,6 +112,37 @@ class Application(BaseModel):
             safe=int.from_bytes(safe) if safe else None,
             finalized=int.from_bytes(finalized) if finalized else None,
         )
+
+    def time_of(self, payload: Payload) -> float | None:
+        """Time of a block by its own content, in seconds since 1970, whole ones as ``int``.
+
+        None where the application or the payload has none, or one that no calendar has.
+        """
+        del payload
+        return None
+
+    def counts(self, payload: Payload) -> Mapping[str, int]:
+        """Numbers that are shown beside a block, by their names in :attr:`counted`."""
+        del payload
+        return {}
+
+    def verifier(self, chain: Path | None = None) -> Callable[[Payload], None] | None:
+        """Check of a payload that a stranger published; None: its content proves nothing.
+
+        The check can be pickled, and raises ApplicationError.
+
+        Arguments:
+            chain: file with parameters of the chain; None: those that are known.
+
+        Raises:
+            ConfigurationError: the file cannot be used, or the application takes none.
+
+        """
+        if chain is not None:
+            raise ConfigurationError(
+                f"the application {self.name} takes no file of a chain: remove it", setting="chain"
+            )
+        return None
 
     @classmethod
     def load(cls, file: Path | str) -> Self:

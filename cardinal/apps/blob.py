@@ -26,6 +26,7 @@ from typing import Final
 
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from cardinal.texts import Readable
 
 from .base import REORG_THRESHOLD, Application
 
@@ -34,8 +35,8 @@ __all__ = ["Blob", "application", "payload", "read"]
 _ROOT: Final = "k/"
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+@dataclass(frozen=True, slots=True, repr=False)
+class Blob(Readable):
     """Block. Hashes are 32 bytes; without a ``weight`` it weighs its number."""
 
     number: int

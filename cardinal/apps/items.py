@@ -25,6 +25,7 @@ from typing import Final
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import HASH_SIZE
+from cardinal.texts import Readable
 
 from .base import REORG_THRESHOLD, Application
 
@@ -36,8 +37,8 @@ _ROOT: Final = "i/"
 _ITEM_PATH: Final = len(_ROOT) + 2 * HASH_SIZE + len("/00000000")
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True, slots=True, repr=False)
+class Block(Readable):
     """Items of a number."""
 
     number: int

@@ -1,4 +1,4 @@
-"""Facts of a block as the commands print them: its time, its transactions, short hashes and ages."""
+"""Facts of a block as the commands print them: its time, its numbers, short hashes and ages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cardinal.apps import block_time
-from cardinal.consuming.reports import short
 from cardinal.protocols.streams.payload import Payload
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cardinal.apps import Application
     from cardinal.protocols.streams.events import ChainUpdate
     from cardinal.protocols.streams.payload import AnyPayload
@@ -24,27 +25,30 @@ class BlockFacts:
 
     Attributes:
         time: of the block, in unix seconds; None where it is unknown, or 0 as in the first block of many chains.
-        transactions: their number; None where the application has none.
-        messages: keys that the block writes or deletes; None where its content is missing.
+        counts: the application's numbers of the block and the keys that it writes or deletes (``messages``), by name;
+            None where its content is missing.
 
     """
 
-    time: float | None = None
-    transactions: int | None = None
-    messages: int | None = None
+    time: float | None
+    counts: Mapping[str, int | None]
+
+    def first_count(self) -> int | None:
+        """The number that matters most: see :func:`count_names`."""
+        return next(iter(self.counts.values()))
+
+
+def count_names(app: Application) -> tuple[str, ...]:
+    """Names of the numbers that a block of the application has, the one that matters most first."""
+    return (*app.counted, "messages")
 
 
 def facts_of(app: Application, block: AnyPayload) -> BlockFacts:
     """The facts of a block."""
     if not isinstance(block, Payload):
-        return BlockFacts()
+        return BlockFacts(None, dict.fromkeys(count_names(app)))
     messages = len(block.updates) + len(block.deletes)
-    if app.name != "evm":
-        return BlockFacts(None, None, messages)
-    transactions = f"c/{int(app.chain.removeprefix('evm:')):x}/b/{block.hash.hex()}/t/"
-    return BlockFacts(
-        block_time(app, block) or None, sum(path.startswith(transactions) for path in block.updates), messages
-    )
+    return BlockFacts(app.time_of(block) or None, {**app.counts(block), "messages": messages})
 
 
 def clock(seconds: float | None) -> str:
@@ -70,6 +74,6 @@ def age(seconds: float | None) -> str:
 def reorg_line(update: ChainUpdate) -> str:
     """A reorg in one line."""
     old = update.removed[0]
-    new = f"to {update.added[-1].number} {short(update.added[-1].hash)}" if update.added else "to its ancestor"
+    new = f"to {update.added[-1].number} {short_hash(update.added[-1].hash)}" if update.added else "to its ancestor"
     depth = len(update.removed)
-    return f"! reorg of {depth} block{'' if depth == 1 else 's'}: from {old.number} {short(old.hash)} {new}"
+    return f"! reorg of {Count(depth, 'block')}: from {old.number} {short_hash(old.hash)} {new}"

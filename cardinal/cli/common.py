@@ -26,15 +26,17 @@ STREAM_SECONDS: Final = 10.0
 """Seconds to wait for a stream to appear: its producer may be starting."""
 
 
+_APPLICATIONS: Final = " or ".join(", ".join(apps.names()).rsplit(", ", 1))
+
 config_option = click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     help=f"TOML file that names streams and nodes (or set {CONFIG_VARIABLE}).",
 )
 app_option = click.option(
-    "--app", "app_name", default="evm", show_default=True, help="Application: evm, blob or items."
+    "--app", "app_name", default=apps.DEFAULT, show_default=True, help=f"Application: {_APPLICATIONS}."
 )
-any_app_option = click.option("--app", "app_name", help="Only streams of this application: evm, blob or items.")
+any_app_option = click.option("--app", "app_name", help=f"Only streams of this application: {_APPLICATIONS}.")
 chain_id_option = click.option(
     "--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several."
 )
@@ -104,9 +106,9 @@ def streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic
 
     """
     if chain_id is not None or topic is not None:
-        return [application(url, app_name or "evm", chain_id, topic, wait=0.0)]
+        return [application(url, app_name or apps.DEFAULT, chain_id, topic, wait=0.0)]
     check_folder(url)
-    names = apps.NAMES if app_name is None else (app_name,)
+    names = apps.names() if app_name is None else (app_name,)
     found = [app for name in names for app in find_streams(url, name).values()]
     if not found:
         raise TopicError(

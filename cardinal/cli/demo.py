@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from cardinal import apps
 from cardinal.cli.blocks import facts_of, reorg_line
 from cardinal.cli.jar_bar import JarBar
-from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,7 +59,7 @@ def demo(*, blocks: int, seed: int, rate: float, no_spark: bool, ingest: bool, c
         raise MissingExtraError("The demo", "demo") from None
     nodes = _CLUSTER if cluster else int(ingest)
     settings = DemoSettings(_fresh(Path(folder).absolute()), seed, blocks, rate, spark=not no_spark, ingest_nodes=nodes)
-    with _Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
+    with Screen(Console(), apps.get("evm", chain_id=CHAIN_ID)) as screen:
         outcome = Demo(settings, screen).play()
     _report(outcome)
     if outcome.differences:
@@ -79,7 +80,7 @@ def _fresh(folder: Path) -> Path:
     return folder
 
 
-class _Screen:
+class Screen:
     """A live table in a terminal, plain lines elsewhere. A context manager."""
 
     def __init__(self, console: Console, app: Application) -> None:
@@ -89,6 +90,7 @@ class _Screen:
         self._lines: deque[Text] = deque(maxlen=_ROWS)
         self._notes: deque[str] = deque(maxlen=6)
         self._lake = ""
+        self._waits: Progress | None = None
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -110,6 +112,16 @@ class _Screen:
         self._notes.append(text)
         self._show(Text(f"· {text}", style="dim"))
 
+    def wait(self, text: str) -> None:
+        """Something takes long: elapsed seconds, until an empty text."""
+        if text:
+            self._waits = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            self._waits.add_task(text, total=None)
+            self._show(Text(f"· {text} …"))
+        elif self._waits is not None:
+            self._waits = None
+            self._draw()
+
     def update(self, update: ChainUpdate) -> None:
         """The consumer delivered an update."""
         if update.removed:
@@ -117,12 +129,13 @@ class _Screen:
         for sign, style, blocks in (("-", "red", update.removed), ("+", "green", update.added)):
             for block in blocks:
                 facts = facts_of(self._app, block)
-                content = "missing" if facts.messages is None else f"{facts.transactions} transactions"
-                self._line(f"{sign} {block.number:>5}  {short(block.hash)}  {content}", style)
+                count, (name, *_) = facts.first_count(), facts.counts
+                content = "missing" if count is None else str(Count(count, name.removesuffix("s")))
+                self._line(f"{sign} {block.number:>5}  {short_hash(block.hash)}  {content}", style)
 
     def batch(self, number: int, blocks: int, head: int, seconds: float) -> None:
         """Spark wrote a batch."""
-        self._lake = f"lake: batch {number}, {blocks} rows in {seconds:.1f} s, head {head}"
+        self._lake = f"lake: batch {number}, {Count(blocks, 'row')} in {seconds:.1f} s, head {head}"
         self._show(Text(self._lake, style="cyan"))
 
     def _line(self, text: str, style: str) -> None:
@@ -138,10 +151,19 @@ class _Screen:
             self._jars.__exit__(None, None, None)
             self._live = Live(console=self._console, refresh_per_second=8, transient=True)
             self._live.start()
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._live is not None:
+            self._live.update(self.panel())
+
+    def panel(self) -> Group:
+        """The panel as a terminal shows it: the notes, the newest chain updates, and the lake."""
         table = Table(title="chain updates", expand=True, show_header=False)
         for row in self._lines:
             table.add_row(row)
-        self._live.update(Group(Text("\n".join(self._notes), style="dim"), table, Text(self._lake, style="cyan")))
+        lake = Text(self._lake, style="cyan") if self._waits is None else self._waits
+        return Group(Text("\n".join(self._notes), style="dim"), table, lake)
 
 
 def _report(outcome: Outcome) -> None:

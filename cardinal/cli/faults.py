@@ -8,6 +8,7 @@ import time
 import click
 
 from cardinal.testing.faultkit import APPS, FaultKit, Settings
+from cardinal.texts import Count
 
 
 @click.command()
@@ -61,7 +62,7 @@ def faults(
         click.echo(failure.story)
         sys.exit(1)
     click.echo(
-        f"{counts.runs} runs of {handler}: {counts.blocks} blocks, {counts.reorgs} reorgs, {counts.kills} kills, "
-        f"{counts.restarts} restarts; the state is the chain's after every run "
+        f"{Count(counts.runs, 'run')} of {handler}: {Count(counts.blocks, 'block')}, {Count(counts.reorgs, 'reorg')}, "
+        f"{Count(counts.kills, 'kill')}, {Count(counts.restarts, 'restart')}; the state is the chain's after every run "
         f"({time.perf_counter() - began:.1f} s)"
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import re
 import sys
-from importlib.metadata import entry_points
 from typing import Final, Literal
 
 import click
 from click.shell_completion import CompletionItem
 
+from cardinal import plugins
+from cardinal.cli.deferred import Deferred
 from cardinal.cli.logs import LEVELS, report_error, set_up
 from cardinal.cli.stopping import fail_on_sigterm
 from cardinal.errors import CardinalError, MissingExtraError
@@ -19,47 +20,45 @@ _SUMMARY_LENGTH: Final = 200
 """More than any first sentence has, so that `cardinal --help` does not truncate it."""
 
 _COMPLETION: Final = "_CARDINAL_COMPLETE"
-_GROUP: Final = "cardinal.commands"
-"""Entry points of the commands that other packages add."""
+_UNKNOWN: Final = re.compile("No such (?:command|option):? '?(?P<name>[^' ]+)'?")
 
-_SUMMARIES: Final = {
-    "broker": "A real Kafka broker on this machine, without Docker and without a system Java.",
-    "cluster": "Ingest nodes that agree on every block: keys, the first epoch, the state, and changes of the members.",
-    "demo": "Node, two producers, Kafka, a consumer and Spark on this machine, until the lake equals the chain.",
-    "faults": "Run a handler on chains with forks while its process is killed, and compare its state with the chain's.",
-    "ingest": "Accept blocks from publishers, acknowledge them when they are verified and durable, and publish them.",
-    "produce": "Publish a node's blocks: from where the topics end, then the head as it moves.",
-    "record": "Record a stream in a folder, with positions, times and headers.",
-    "repair": "Send the blocks of a range that the node has and that are missing or incomplete on the stream.",
-    "replay": "Play a recording into a stream, in the recorded order.",
-    "run": "Run a handler on a stream, from the cursor that it stored.",
-    "serve": "Send a stream to many clients over websockets; it is read once.",
-    "status": "Show the streams on a server: head, producers, retention and gaps.",
-    "tail": "Print the chain updates of a stream as they come.",
-    "topics": "List the topics of the streams on a server, or delete those of one stream.",
+_OWN: Final = {
+    "produce": Deferred(
+        "Publish a node's blocks: from where the topics end, then the head as it moves.", "cardinal.cli.produce:produce"
+    ),
+    "record": Deferred("Record a stream in a folder, with positions, times and headers.", "cardinal.cli.record:record"),
+    "repair": Deferred(
+        "Send the blocks of a range that the node has and that are missing or incomplete on the stream.",
+        "cardinal.cli.repair:repair",
+    ),
+    "replay": Deferred("Play a recording into a stream, in the recorded order.", "cardinal.cli.replay:replay"),
+    "run": Deferred("Run a handler on a stream, from the cursor that it stored.", "cardinal.cli.run:run"),
+    "status": Deferred(
+        "Show the streams on a server: head, producers, retention and gaps.", "cardinal.cli.status:status"
+    ),
+    "tail": Deferred("Print the chain updates of a stream as they come.", "cardinal.cli.tail:tail"),
+    "topics": Deferred(
+        "List the topics of the streams on a server, or delete those of one stream.", "cardinal.cli.topics:topics"
+    ),
 }
-"""The first sentence of each command's help. Its file, ``cardinal.cli.NAME``, is imported when the command is used."""
+"""The core's own commands; others are entry points of the group ``cardinal.commands``."""
 
 
 class _Commands(click.Group):
     """Command group that imports a command's file only when it is used: the files of some need an extra.
 
-    Help loads the commands of other packages, for their sentences; completion of names loads none.
+    Help loads the commands of other packages that are not deferred, for their sentences; completion of names none.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted({*_SUMMARIES, *(point.name for point in entry_points(group=_GROUP))})
+        return sorted({*_OWN, *plugins.names(plugins.COMMANDS)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        if cmd_name in _SUMMARIES:
-            command = getattr(importlib.import_module(f"cardinal.cli.{cmd_name}"), cmd_name)
-        else:
-            found = [point for point in entry_points(group=_GROUP) if point.name == cmd_name]
-            if not found:
-                return None
-            command = found[0].load()
+        command = _offered(cmd_name)
+        if isinstance(command, Deferred):
+            command = command.load()
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,15 +72,22 @@ class _Commands(click.Group):
         return [CompletionItem(name) for name in names] + click.Command.shell_complete(self, ctx, incomplete)
 
     def _summary(self, ctx: click.Context, name: str) -> str:
-        if name in _SUMMARIES:
-            return _SUMMARIES[name]
         try:
+            if isinstance(command := _offered(name), Deferred):
+                return command.summary
             command = self.get_command(ctx, name)
         except MissingExtraError as error:
             return f"(needs the extra '{error.extra}')"
         except ImportError as error:
             return f"(cannot be imported: {error})"
         return command.get_short_help_str(_SUMMARY_LENGTH) if command else "(is no command)"
+
+
+def _offered(name: str) -> object:
+    """The value under a command's name; None where there is none."""
+    if name in _OWN:
+        return _OWN[name]
+    return plugins.load(plugins.COMMANDS, name) if name in plugins.names(plugins.COMMANDS) else None
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -139,9 +145,29 @@ def main() -> None:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Click's usage error in one line, with the command for help."""
+    """Click's usage error in one line, with the nearest name or the command for help."""
     wrong = " ".join(error.format_message().split()).rstrip(".")
     if not isinstance(error, click.UsageError):
         return wrong
-    # click's own parser raises some of them without a context
-    return f"{wrong}: see `{error.ctx.command_path if error.ctx else 'cardinal'} --help`"
+    context = error.ctx
+    if context is None:  # click's own parser raises some without one
+        return f"{wrong}: see `cardinal --help`"
+    remedy = f"see `{context.command_path} --help`"
+    unknown = _UNKNOWN.match(error.message)
+    return f"{unknown[0]}: {_nearest(unknown['name'], context, remedy)}" if unknown else f"{wrong}: {remedy}"
+
+
+def _nearest(name: str, context: click.Context, otherwise: str) -> str:
+    """The remedy for an unknown option or command."""
+    from cardinal.config.options import nearest  # noqa: PLC0415 - only where something is wrong
+
+    if not name.startswith("-"):
+        return nearest(name, context.command.list_commands(context), otherwise)  # type: ignore[attr-defined] # a group
+    above = context.find_root()
+    if context is not above and name in _options(above):
+        return f"it stands before the command: `cardinal {name} …`"
+    return nearest(name, _options(context), otherwise)
+
+
+def _options(context: click.Context) -> list[str]:
+    return [name for one in context.command.get_params(context) for name in (*one.opts, *one.secondary_opts)]

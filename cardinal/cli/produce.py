@@ -17,11 +17,13 @@ from cardinal.cli.block_bar import NEAR_BLOCKS, BlockBar
 from cardinal.cli.common import app_option, config_option, metrics_option, stream, wait_option
 from cardinal.cli.positions import NODE, start_option, stop_option
 from cardinal.cli.stopping import cancelled_when_told
+from cardinal.config import schemes
 from cardinal.config.settings import find_node
 from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.feeds import open_feed
 from cardinal.server.log_fields import SENTENCE, LoggedHash
 from cardinal.server.produce import Conditions, ProduceService, ProduceSettings
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,14 +139,14 @@ def produce(
       cardinal produce --from ws://localhost:8546 --to kafka://localhost:9092 --metrics 127.0.0.1:9464
     """
     to = stream(to_url, config)
-    if to.scheme == "ingest":
+    if schemes.destination(to.scheme) is not None:
         given = {
             "--topic": topic is not None,
             "--redundancy standby": redundancy == "standby",
             "--allow-coverage-change": allow_coverage_change,
             "--no-reorg-channels": no_reorg_channels,
         }
-        _refuse_with_ingest([name for name, is_given in given.items() if is_given])
+        _refuse_for_destination(to.scheme, [name for name, is_given in given.items() if is_given])
     chosen = {"lag": lag, "finality": finality, "state": "yes" if state else None, "workers": workers}
     chosen["start.total"] = start_total
     options = {name: str(value) for name, value in chosen.items() if value is not None}
@@ -177,12 +179,12 @@ def produce(
             raise
 
 
-def _refuse_with_ingest(given: Sequence[str]) -> None:
-    """Refuse options that concern what a producer writes to topics: behind ingest nodes it is they who write."""
+def _refuse_for_destination(scheme: str, given: Sequence[str]) -> None:
+    """Refuse options that concern what a producer writes to topics: a destination writes them by itself."""
     if given:
         raise click.UsageError(
-            f"{', '.join(given)} is of no use with ingest://: topics, redundancy and reorgs are matters of the ingest "
-            "nodes, so leave it out"
+            f"{', '.join(given)} is of no use with {scheme}://: topics, redundancy and reorgs are matters of the other "
+            "side, so leave it out"
         )
 
 
@@ -232,8 +234,9 @@ async def _until_stopped(service: ProduceService, running: asyncio.Task[None]) -
         await service.close()
         _log_end(service.progress, time.monotonic() - began)
     if service.unsealed:
+        unsealed = Count(len(service.unsealed), "block was", "blocks were")
         raise DeliveryError(
-            f"{len(service.unsealed)} blocks were not acknowledged (the lowest is {service.unsealed[0].number}): "
+            f"{unsealed} not acknowledged (the lowest is {service.unsealed[0].number}): "
             "start again, missing blocks are sent then",
             block_hash=service.unsealed[0].hash,
         )
@@ -273,7 +276,7 @@ def _log_progress(before: Progress, now: Progress, seconds: float) -> None:
         "blocks_per_second": round(blocks, 3),
         "messages_per_second": round(messages, 3),
         "in_flight": now.stats.in_flight,
-        "reorgs": now.reorgs,
+        "reorgs": Count(now.reorgs, "reorg"),
     }
     head = "" if now.head is None else ", node head %(head)d, lag %(lag)d"
     if now.lag >= NEAR_BLOCKS and blocks:
@@ -281,17 +284,24 @@ def _log_progress(before: Progress, now: Progress, seconds: float) -> None:
     eta = f", {timedelta(seconds=round(now.lag / blocks))} to go" if "seconds_to_go" in fields else ""
     LOG.info(
         f"block %(block)s{head}: %(blocks_per_second).1f blocks/s, %(messages_per_second).0f messages/s, "  # noqa: G004
-        f"%(in_flight)d in flight, %(reorgs)d reorgs{eta}",
+        f"%(in_flight)d in flight, %(reorgs)s{eta}",
         fields,
     )
 
 
 def _log_end(end: Progress, seconds: float) -> None:
-    others = f", {end.stats.skipped} blocks left to other producers" if end.stats.skipped else ""
-    fields = {"kind": "end", "blocks": end.stats.blocks, "messages": end.stats.messages, "seconds": round(seconds, 3)}
-    LOG.info(f"%(blocks)d blocks, %(messages)d messages in %(seconds).1f s{others}", fields)  # noqa: G004 - no value
+    others = f", {Count(end.stats.skipped, 'block')} left to other producers" if end.stats.skipped else ""
+    fields = {
+        "kind": "end",
+        "blocks": Count(end.stats.blocks, "block"),
+        "messages": Count(end.stats.messages, "message"),
+        "seconds": round(seconds, 3),
+    }
+    LOG.info(f"%(blocks)s, %(messages)s in %(seconds).1f s{others}", fields)  # noqa: G004 - no value
     if end.producers is not None and end.producers.count > 1:
-        names = [f"{name} (first with {end.producers.first.get(name, 0)} blocks)" for name in end.producers.live]
+        names = [
+            f"{name} (first with {Count(end.producers.first.get(name, 0), 'block')})" for name in end.producers.live
+        ]
         LOG.info(
             "%(count)d producers: %(names)s",
             {"kind": "producers", "count": end.producers.count, "names": ", ".join(names)},
@@ -315,7 +325,7 @@ def _log_partial(state: str, blocks: Sequence[PartialBlock], level: int = loggin
         fields = {
             "kind": "partial",
             "blocks": len(blocks),
-            "message": f"{len(blocks)} blocks {state}: {', '.join(names)}{more}",
+            "message": f"{Count(len(blocks), 'block')} {state}: {', '.join(names)}{more}",
             "hashes": ",".join(f"0x{one.hash.hex()}" for one in blocks[:_NAMED]),
         }
         LOG.log(level, SENTENCE, fields)

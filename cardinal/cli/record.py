@@ -14,6 +14,7 @@ from cardinal.cli.positions import start_option
 from cardinal.cli.stopping import call_on_signals, exit_on_signals
 from cardinal.consuming.options import find_streams
 from cardinal.copying.recording import Recorder
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,7 +93,7 @@ def record(
         recorder.close()
         done = recorder.progress
         seconds = time.monotonic() - began
-        _log.info("%d records, %.1f MB in %.1f s", done.records, done.bytes / 1e6, seconds)
+        _log.info("%s, %.1f MB in %.1f s", Count(done.records, "record"), done.bytes / 1e6, seconds)
 
 
 def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end", "idle"] | None, idle: float) -> None:
@@ -115,4 +116,4 @@ def _record(recorder: Recorder, stopped: threading.Event, exit_at: Literal["end"
 def _report(before: RecordingProgress, now: RecordingProgress, seconds: float) -> None:
     if now.records != before.records:
         rate, megabytes = (now.records - before.records) / seconds, (now.bytes - before.bytes) / seconds / 1e6
-        _log.info("%d records, %.0f/s, %.1f MB/s, %d behind", now.records, rate, megabytes, now.behind)
+        _log.info("%s, %.0f/s, %.1f MB/s, %d behind", Count(now.records, "record"), rate, megabytes, now.behind)

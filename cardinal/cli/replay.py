@@ -15,6 +15,7 @@ from cardinal.cli.writing import output
 from cardinal.copying.replaying import Player, readable_watermarks
 from cardinal.errors import ConfigurationError, TopicError
 from cardinal.protocols.streams.wire.keys import HASH_END
+from cardinal.texts import Count
 from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.file import folder_of
 
@@ -137,16 +138,19 @@ def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, s
                     reported = now
         finally:
             done, seconds = player.played, time.monotonic() - began
-            _log.info(
-                "%d records, %d blocks sealed, %.1f MB in %.1f s", done.records, done.seals, done.bytes / 1e6, seconds
-            )
+            _log.info("%s, %s sealed, %.1f MB in %.1f s", *_counts(done), done.bytes / 1e6, seconds)
 
 
 def _report(before: Played, player: Player, seconds: float) -> Played:
     now = player.played
     rate = (now.records - before.records) / seconds
-    _log.info("%d records, %.0f/s, %d blocks sealed, %d left", now.records, rate, now.seals, player.left)
+    records, blocks = _counts(now)
+    _log.info("%s, %.0f/s, %s sealed, %d left", records, rate, blocks, player.left)
     return now
+
+
+def _counts(played: Played) -> tuple[Count, Count]:
+    return Count(played.records, "record"), Count(played.seals, "block")
 
 
 def _print(source: Source) -> None:
@@ -164,9 +168,9 @@ def _line(record: Record) -> str:
     kind = _KINDS.get(record.key[0], "unknown") if record.key else "Heartbeat"
     block = f"0x{record.key[1:HASH_END].hex()}" if record.key else "-"
     names = ",".join(name for name, _ in record.headers) or "-"
-    size = len(record.key) + len(record.value)
+    size = Count(len(record.key) + len(record.value), "byte")
     moment = _moment(record.timestamp_ms)
-    return f"{moment}  {record.topic}:{record.partition}@{record.offset}  {kind}  {block}  {size} bytes  {names}"
+    return f"{moment}  {record.topic}:{record.partition}@{record.offset}  {kind}  {block}  {size}  {names}"
 
 
 def _moment(timestamp_ms: int) -> str:

@@ -11,9 +11,9 @@ import click
 from cardinal import apps
 from cardinal.cli.blocks import reorg_line
 from cardinal.cli.writing import write_line
-from cardinal.consuming.reports import short
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +30,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 def selection_options(command: _Command) -> _Command:
     """Options of all applications, each as a tuple of texts under its own name."""
-    for name in reversed(apps.NAMES):
+    for name in reversed(apps.names()):
         for option in reversed(apps.selection_options(name)):
             text = f"{option.help} May be repeated; {name} only."
             command = click.option(f"--{option.name}", multiple=True, metavar=option.metavar, help=text)(command)
@@ -100,5 +100,5 @@ def _lines(selection: Selection, update: ChainUpdate) -> Iterator[str]:
                 if not announced:
                     announced = True
                     yield click.style(reorg_line(update), fg="yellow")
-                line = f"{sign} {block.number:>14}  {short(block.hash):<13}  {text}"
+                line = f"{sign} {block.number:>14}  {short_hash(block.hash):<13}  {text}"
                 yield click.style(line, fg="red") if sign == "-" else line

@@ -22,11 +22,11 @@ from cardinal.cli.common import (
 )
 from cardinal.cli.watching import watch, watch_option
 from cardinal.consuming.patience import Patience
-from cardinal.consuming.reports import short
-from cardinal.errors import ConfigurationError
+from cardinal.errors import TopicError
 from cardinal.server.explanation import explain_block
 from cardinal.server.status import NAMELESS, ProducerState, StreamState, stream_state
 from cardinal.server.topics import topic_states
+from cardinal.texts import Count, short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +99,8 @@ def status(
     def report() -> Callable[[], None]:
         apps = patience.answer(lambda: streams(source, app_name, chain_id, topic))
         if block_hash is not None:
-            return partial(_explain, source, apps, block_hash, as_json=as_json)
+            app, block = _explained(source, apps, block_hash, may_be_unknown=as_json)
+            return partial(_print_block, app, block, as_json=as_json)
         states = (
             (app, patience.answer(partial(stream_state, source, app, blocks)), _retention(source, app)) for app in apps
         )
@@ -125,19 +126,26 @@ def _report(
             _print(f"{app.chain} on {source}", app, state, retention)
 
 
-def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *, as_json: bool) -> None:
+def _explained(
+    source: TransportUrl, apps: list[Application], block_hash: bytes, *, may_be_unknown: bool
+) -> tuple[Application, Explanation]:
+    """The state of a block, and its stream. TopicError where it is on none: time may heal it."""
     explanations = [(app, explain_block(source, app, block_hash)) for app in apps]
     app, block = next(((app, each) for app, each in explanations if each.state != "unknown"), explanations[0])
+    if block.state == "unknown" and not may_be_unknown:
+        raise TopicError(
+            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in apps)}: it was never "
+            "published, or retention has expired it",
+            topic=app.default_topic,
+        )
+    return app, block
+
+
+def _print_block(app: Application, block: Explanation, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"chain": app.chain, **_explanation(block)}))
         return
-    if block.state == "unknown":
-        raise ConfigurationError(
-            f"block 0x{block_hash.hex()} is not on the topics of {', '.join(one.chain for one in apps)}: it was never "
-            "published, or retention has expired it",
-            setting="hash",
-        )
-    name = f"0x{block_hash.hex()}" if block.number is None else str(block.number)
+    name = f"0x{block.block.hex()}" if block.number is None else str(block.number)
     click.echo(f"block {name} of {app.chain} {block.summary}")
     lacking = block.missing_batch or block.missing_counts or block.missing_headers or block.missing_parts
     if (
@@ -145,7 +153,7 @@ def _explain(source: TransportUrl, apps: list[Application], block_hash: bytes, *
     ):  # what was read again of a whole block may be a part
         click.echo(f"  it {block.lacks}")
     for prefix, count in block.missing_counts.items():
-        click.echo(f"  {count} messages below {prefix}")
+        click.echo(f"  {Count(count, 'message')} below {prefix}")
     for (name, partition), offset in sorted(block.positions.items()):
         click.echo(f"  its messages begin at {name}:{partition}@{offset}")
 
@@ -178,7 +186,7 @@ def _print(title: str, app: Application, state: StreamState, retention_ms: int |
         click.echo(click.style(f"  hidden     {hidden}", fg="red"))
     for what, blocks in (("missing", state.missing), ("incomplete", state.incomplete)):
         for one in blocks[:_NAMED]:
-            click.echo(click.style(f"  {what:<9}  {_number(one)} {short(one.block)} {one.lacks}", fg="red"))
+            click.echo(click.style(f"  {what:<9}  {_number(one)} {short_hash(one.block)} {one.lacks}", fg="red"))
     click.echo(f"  producers  {'ping':>8}  {'blocks':>7}  {'first':>7}  {'lag':>8}  {'newest':>10}  id")
     for producer in state.producers:
         alive = _health(producer)

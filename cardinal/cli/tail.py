@@ -6,13 +6,12 @@ import json
 import logging
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from cardinal.cli.blocks import BlockFacts, age, clock, facts_of, reorg_line
+from cardinal.cli.blocks import BlockFacts, age, clock, count_names, facts_of, reorg_line
 from cardinal.cli.common import (
     STREAM_SECONDS,
     app_option,
@@ -31,8 +30,8 @@ from cardinal.config.settings import find_node
 from cardinal.consumer import Consumer, ConsumerOptions
 from cardinal.consuming.options import chain_id_of, cursor_of
 from cardinal.consuming.patience import Patience
-from cardinal.consuming.reports import short
 from cardinal.server.healing import FeedHealer
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +89,8 @@ def tail(
 
     Json: one object for each update, with "seq" (number of its last step), "removed" (newest first) and "added" (oldest
     first), lists of blocks with "number", "hash", and in "added" also "messages" (keys that it writes or deletes;
-    null: content missing), "time" (unix seconds or null) and "transactions" (or null); and "cursor", with which
-    --start continues after this update.
+    null: content missing), "time" (unix seconds or null) and the application's own numbers, such as "transactions";
+    and "cursor", with which --start continues after this update.
 
     A backlog is folded into few updates: reorgs that were over when it was read do not appear. `--start NUMBER`
     prints them step by step: for all of them, with the number of the stream's first block.
@@ -120,7 +119,7 @@ def tail(
         if heal is not None:
             chain = int(app.chain.rpartition(":")[2])
             healer = stack.enter_context(FeedHealer(find_node(heal, config), app, chain_id=chain))
-        until: Literal["end"] | None = "end" if exit_at_end else None
+        until: Literal["end"] | int | None = "end" if exit_at_end else stop
         tracked = None if selection is None else selection.tracked
         options = ConsumerOptions(heal=healer, until=until, topics_timeout=seconds, tracked=tracked)
         consumer = stack.enter_context(patience.answer(lambda: Consumer(source, app, start=start, options=options)))
@@ -157,10 +156,14 @@ def _json(app: Application, update: ChainUpdate) -> str:
     line = {
         "seq": update.seq,
         "removed": [_ref(block) for block in update.removed],
-        "added": [_ref(block) | asdict(facts_of(app, block)) for block in update.added],
+        "added": [_ref(block) | _facts(facts_of(app, block)) for block in update.added],
         "cursor": str(update.cursor),
     }
     return json.dumps(line, separators=(",", ":"))
+
+
+def _facts(facts: BlockFacts) -> dict[str, object]:
+    return {"time": facts.time, **facts.counts}
 
 
 def _ref(block: AnyPayload) -> dict[str, object]:
@@ -173,7 +176,7 @@ def _ref(block: AnyPayload) -> dict[str, object]:
 def _print_table(consumer: Consumer, name: str, stop: int | None, count: int | None) -> None:
     app = consumer.app
     write_line(click.style(name, bold=True))
-    write_line(click.style(f"  {_COLUMNS.format('transactions' if app.name == 'evm' else 'messages')}", dim=True))
+    write_line(click.style(f"  {_COLUMNS.format(count_names(app)[0])}", dim=True))
     printed = 0
     for update in consumer:
         if update.removed:
@@ -194,9 +197,9 @@ def _steps(update: ChainUpdate) -> Iterator[tuple[str, AnyPayload]]:
 
 
 def _line(sign: str, block: AnyPayload, facts: BlockFacts) -> str:
-    content = facts.messages if facts.transactions is None else facts.transactions
+    content = facts.first_count()
     seconds = None if facts.time is None else time.time() - facts.time
     return (
-        f"{sign} {block.number:>14}  {short(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
-        f"{'missing' if facts.messages is None else content:>12}"
+        f"{sign} {block.number:>14}  {short_hash(block.hash)}  {clock(facts.time):<19}  {age(seconds):>8}  "
+        f"{'missing' if content is None else content:>12}"
     )

@@ -14,6 +14,7 @@ from cardinal.cli.blocks import age
 from cardinal.cli.common import any_app_option, check_folder, config_option, stream, topic_option
 from cardinal.errors import TopicError
 from cardinal.server.topics import TopicState, delete_topics, streams_on, topic_states, topics_of
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,9 +73,9 @@ def topics(
             _print(f"{app.chain} on {source}", states)
         if delete and names:
             if not yes:
-                _confirm(f"delete these {len(names)} topics of {app.chain} and all of their records?")
+                _confirm(f"delete {Count(len(names), 'topic')} of {app.chain} with all records?")
             delete_topics(source, names)
-            click.echo(f"deleted {len(names)} topics of {app.chain}", err=True)
+            click.echo(f"deleted {Count(len(names), 'topic')} of {app.chain}", err=True)
 
 
 def _streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topic: str | None) -> list[Application]:
@@ -84,10 +85,10 @@ def _streams(url: TransportUrl, app_name: str | None, chain_id: int | None, topi
     check_folder(url)
     others: list[Application] = []
     if topic is not None:
-        named = [apps.get(app_name or "evm", chain_id=chain_id, topic=topic)]
+        named = [apps.get(app_name or apps.DEFAULT, chain_id=chain_id, topic=topic)]
         found = [app for app in named if topics_of(url, app)]
     else:
-        found = others = streams_on(url, apps.NAMES if app_name is None else (app_name,))
+        found = others = streams_on(url, apps.names() if app_name is None else (app_name,))
         if chain_id is not None:
             found = [app for app in found if app.chain.endswith(f":{chain_id}")]
     if not found:

@@ -65,7 +65,7 @@ CONFIG_VARIABLE: Final = "CARDINAL_CONFIG"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _SHOWN: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://.*", re.DOTALL)
-_FORMS: Final = MappingProxyType({"stream": "kafka://host:port", "node": "ws://host:port"})
+_FORMS: Final = MappingProxyType({"stream": "kafka://host:port", "node": "scheme://host:port"})
 
 
 # --- the file --------------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ Streams (:class:`TransportUrl`)::
     memory://name
     null://
     mux:URL,URL          mux:0=URL,64=URL
-    ws://host:port       wss://host:port?token_file=PATH     cardinal://host:port (the same as ws://)
-    ingest://host:port,host:port?tls=1      ingest nodes, for publishers alone
+
+Further schemes of streams, and all of nodes, are those of other packages (:mod:`.schemes`).
 
 Nodes (:class:`NodeUrl`), with options after ``#``, which no node receives::
 
@@ -40,28 +40,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
+from cardinal import plugins
+from cardinal.config import schemes
 from cardinal.config.options import nearest
 from cardinal.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_FORMS: Final = MappingProxyType(
-    {
-        "kafka": "kafka://host:port",
-        "file": "file://DIR",
-        "ws": "ws://host:port",
-        "wss": "wss://host:port",
-        "cardinal": "cardinal://host:port",
-        "mux": "mux:URL,URL",
-        "memory": "memory://name",
-        "null": "null://",
-        "ingest": "ingest://host:port",
-    }
-)
-_NODE_FORM: Final = "ws://host:port"
-_NODE_SCHEMES: Final = frozenset({"http", "https", "ipc", "dev", "archive"})
-_DEFAULT_PORTS: Final = MappingProxyType({"kafka": 9092, "ws": 80, "wss": 443, "cardinal": 8765, "ingest": 40840})
+    from cardinal.config.schemes import Scheme
+
 _PORT_MAX: Final = 65535
 _MUX: Final = "mux:"
 _STRIDE: Final = 64
@@ -93,8 +81,7 @@ class TransportUrl:
     """The URL of a stream.
 
     Attributes:
-        scheme: ``kafka``, ``memory``, ``file``, ``null``, ``mux``, ``ws``, ``wss``, ``cardinal``,
-            ``ingest``.
+        scheme: of :func:`cardinal.config.schemes.known`.
         hosts: ``host:port`` of every server; a memory broker's name; a folder's path; nothing.
         user, password: decoded; None where the URL has none.
         options: the query, in order. Names and meanings are the transport's.
@@ -245,24 +232,24 @@ def parse_url(url: str | TransportUrl) -> TransportUrl:
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator:
-        raise _refused(f"a stream's URL begins with a scheme: write {_all_forms()}")
-    if scheme not in _FORMS:
+        raise _refused(f"a stream's URL begins with a scheme: write {schemes.shown()}")
+    if (kind := schemes.transport(scheme) or schemes.destination(scheme)) is None:
         raise _unknown(scheme)
     location, _, query = rest.partition("?")
     if "#" in rest or "@" in query:
-        raise _unreadable(scheme)
-    options = _options(scheme, query)
+        raise _unreadable(scheme, kind)
+    options = _options(scheme, kind, query)
     if scheme == "file":
         return TransportUrl(scheme, (_folder(location),), options=options)
     if "/" in (location := location.rstrip("/")) and "@" not in location:
-        raise _unreadable(scheme, ", without a topic: topics come from the application")
+        raise _unreadable(scheme, kind, ", without a topic: topics come from the application")
     authority = _AUTHORITY.fullmatch(location)
     if authority is None:
-        raise _unreadable(scheme)
+        raise _unreadable(scheme, kind)
     user, password = authority["user"], authority["password"]
     return TransportUrl(
         scheme,
-        _hosts(scheme, authority["hosts"]),
+        _hosts(scheme, kind, authority["hosts"]),
         unquote(user) if user else None,
         None if password is None else unquote(password),
         options,
@@ -346,7 +333,8 @@ def _split_node(url: str) -> SplitResult:
             setting="from",
         ) from None
     if "://" not in url:
-        raise ConfigurationError(f"a node's URL begins with a scheme: write {_NODE_FORM}", setting="from")
+        forms = ", ".join(f"{name}://" for name in plugins.names(plugins.FEEDS))
+        raise ConfigurationError(f"a node's URL begins with a scheme: write one of {forms}", setting="from")
     return parts
 
 
@@ -367,64 +355,60 @@ def _folder(location: str) -> str:
     return folder
 
 
-def _hosts(scheme: str, text: str) -> tuple[str, ...]:
+def _hosts(scheme: str, kind: Scheme, text: str) -> tuple[str, ...]:
     names = tuple(filter(None, text.split(",")))
     if scheme == "null":
         if names:
             raise _refused("a null URL has no host: write null://")
         return ()
     if not names:
-        raise _refused(f"this {scheme} URL names no host: write {_FORMS[scheme]}")
-    return tuple(_host(scheme, name, at) for at, name in enumerate(names, start=1))
+        raise _refused(f"this {scheme} URL names no host: write {kind.form}")
+    return tuple(_host(scheme, kind, name, at) for at, name in enumerate(names, start=1))
 
 
-def _host(scheme: str, text: str, at: int) -> str:
+def _host(scheme: str, kind: Scheme, text: str, at: int) -> str:
     """One host with its port; ``at``: its number in the URL, for errors, because its text may be a password."""
-    default = _DEFAULT_PORTS.get(scheme)
-    if default is None:
+    if kind.port is None:
         return text
     match = _HOST.fullmatch(text)
-    port = default if match is None or match["port"] is None else int(match["port"])
+    port = kind.port if match is None or match["port"] is None else int(match["port"])
     if match is None or not 0 < port <= _PORT_MAX:
         raise _refused(
-            f"host {at} of this {scheme} URL cannot be read: write {_FORMS[scheme]}, with a port from 1 to {_PORT_MAX} "
+            f"host {at} of this {scheme} URL cannot be read: write {kind.form}, with a port from 1 to {_PORT_MAX} "
             "and an IPv6 address in brackets, and an @ behind a percent-encoded password"
         )
     return f"{match['name']}:{port}"
 
 
-def _options(scheme: str, query: str) -> Mapping[str, str]:
+def _options(scheme: str, kind: Scheme, query: str) -> Mapping[str, str]:
     options: dict[str, str] = {}
     for option in query.split("&") if query else ():
         name, equals, value = option.partition("=")
         name = unquote(name)
         if not equals or not _OPTION_NAME.fullmatch(name):
-            raise _unreadable(scheme)
+            raise _unreadable(scheme, kind)
         if name in options:
             raise ConfigurationError(f"this {scheme} URL gives the option {name!r} twice", setting=name)
         options[name] = unquote(value)
     return MappingProxyType(options)
 
 
-def _unreadable(scheme: str, hint: str = "") -> ConfigurationError:
+def _unreadable(scheme: str, kind: Scheme, hint: str = "") -> ConfigurationError:
     encode = ", and percent-encode the password (%40 for @, %2F for /, %3F for ?, %23 for #)"
-    form = _FORMS[scheme].replace("kafka://", "kafka://user:password@")
+    form = kind.form.replace("kafka://", "kafka://user:password@")
     return _refused(f"this {scheme} URL cannot be read: write {form}?option=value&option=value{hint or encode}")
 
 
 def _unknown(scheme: str) -> ConfigurationError:
-    if scheme in _NODE_SCHEMES:
-        return _refused(f"{scheme}:// is the URL of a node, not of a stream: write {_all_forms()}")
+    if scheme in plugins.names(plugins.FEEDS):
+        return _refused(f"{scheme}:// is the URL of a node, not of a stream: write {schemes.shown()}")
     name = _safe(scheme)
-    return _refused(f"no transport is called {name!r}: {nearest(name, _FORMS, f'write {_all_forms()}')}")
+    advice = nearest(name, schemes.known(), f"write {schemes.shown()}")
+    return _refused(f"no transport is called {name!r}: {advice}")
 
 
 def _refused(sentence: str) -> ConfigurationError:
     return ConfigurationError(sentence, setting="url")
-
-
-def _all_forms() -> str:
-    return ", ".join(_FORMS[scheme] for scheme in ("kafka", "file", "ws", "wss")) + " or " + _FORMS["mux"]
 
 
 def _safe(scheme: str) -> str:

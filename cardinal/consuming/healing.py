@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.types import Routed
+from cardinal.texts import Readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +26,8 @@ _REQUESTS_MAX: Final = 20_000
 """Blocks that wait for the hook, twice as many as may be open; further ones are not healed."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealingFailed:
+@dataclass(frozen=True, slots=True, repr=False)
+class HealingFailed(Readable):
     """The hook raised. ``reason`` is the error's kind and sentence."""
 
     block: bytes

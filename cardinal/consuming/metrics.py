@@ -15,9 +15,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cardinal.apps import Application, block_time
+from cardinal.apps import Application
 from cardinal.metrics import Collector, Counter, GaugeMetricFamily, Histogram, new_registry
 from cardinal.protocols.streams.payload import MissingPayload, Payload
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -120,7 +121,7 @@ class ConsumerMetrics(Collector):
         for block in update.added:
             if isinstance(block, MissingPayload):
                 self._missing.inc()
-            elif follows and isinstance(block, Payload) and (at := block_time(self._consumer.app, block)) is not None:
+            elif follows and isinstance(block, Payload) and (at := self._consumer.app.time_of(block)) is not None:
                 self._latency.observe(max(0.0, now - at))
 
     def waits_for(self) -> str:
@@ -133,12 +134,13 @@ class ConsumerMetrics(Collector):
         if (reorg := consumer.withheld) is not None:
             return f"withheld: {reorg}"
         if (blocks := consumer.without_quorum) > (0 if self._head is None else consumer.app.reorg_threshold):
-            return f"{blocks} blocks of one producer have no quorum: start the others that `producers` names"
+            lacking = Count(blocks, "block of one producer has", "blocks of one producer have")
+            return f"{lacking} no quorum: start the others that `producers` names"
         if waits := (*consumer.open_transactions(), *consumer.awaited[:3]):
             return "; ".join(map(str, waits))
         consumer.refresh_lag()
-        lag = consumer.lag
-        return f"{lag} records are not delivered yet" if lag else "the last update is not handled yet"
+        lag = Count(consumer.lag, "record is", "records are")
+        return f"{lag} not delivered yet" if lag else "the last update is not handled yet"
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The metrics of this moment, for the registry."""

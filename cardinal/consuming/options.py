@@ -24,6 +24,7 @@ from cardinal.protocols.streams.following.follower import FollowerSettings, OnIn
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal.protocols.streams.types import HASH_SIZE, Position, path_bytes
+from cardinal.texts import Readable
 from cardinal.transports import list_topics
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ _CURSOR: Final = re.compile(r"\s*c\d+:")
 _CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
     "on_incomplete": tuple(one.value for one in OnIncomplete),
     "on_finality_violation": tuple(one.value for one in OnFinalityViolation),
-    "until": ("end", None),
     "content": ("values", "ranges"),
 }
 
@@ -62,13 +62,13 @@ class ConsumerKeywords(TypedDict, total=False):
     config: str | Path | None
     topics_timeout: float
     idle_timeout: float | None
-    until: Literal["end"] | None
+    until: Literal["end"] | int | None
     content: Literal["values", "ranges"]
     max_update: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ConsumerOptions(Readable):
     """Settings of a consumer beyond the stream to read and the start position.
 
     Attributes:
@@ -103,7 +103,10 @@ class ConsumerOptions:
         idle_timeout: seconds without an update after which iteration ends. While the backlog is read, they count from
             the last record read, so a slow machine does not end it early. None: never.
         until: ``end`` ends the iteration when everything that was there at opening is delivered. Where something of it
-            still waits for messages or parents, it ends after 10 seconds without progress. None: never.
+            still waits for messages or parents, it ends after 10 seconds without progress. The number of a block ends
+            it after the first update whose last added block has this number or a higher one: that block's own update,
+            unless it comes in a reorg that leads beyond it, or the stream begins above it. A cursor at or above the
+            number ends it at once. Blocks that are not there yet are waited for. None: never.
         content: ``values`` delivers blocks with their content, as :class:`~cardinal.Payload`. ``ranges`` leaves the
             content on the topics and delivers :class:`~cardinal.HeaderOnly`, which names its ranges: for a planner
             whose workers read it. Where Batches name the ranges of their blocks, nothing else is read. Not with a
@@ -129,7 +132,7 @@ class ConsumerOptions:
     config: str | Path | None = None
     topics_timeout: float = 10.0
     idle_timeout: float | None = None
-    until: Literal["end"] | None = None
+    until: Literal["end"] | int | None = None
     content: Literal["values", "ranges"] = "values"
     max_update: int = 1_000
 
@@ -152,6 +155,10 @@ class ConsumerOptions:
             if (value := getattr(self, setting)) not in choices:
                 named = " or ".join(map(repr, choices))
                 raise ConfigurationError(f"{setting} must be {named}, not {value!r}", setting=setting)
+        if isinstance(self.until, int):
+            _at_least(0, self.until, "until")
+        elif self.until not in ("end", None):
+            raise ConfigurationError(f"until must be 'end' or a block's number, not {self.until!r}", setting="until")
         if self.content != "values" and self.policy != "first":
             raise ConfigurationError(
                 "content='ranges' needs policy='first': a quorum compares values", setting="content"
@@ -184,6 +191,7 @@ class ConsumerOptions:
             default_topic=app.default_topic,
             contents=Contents.VALUES if self.content == "values" else Contents.DIGESTS,
             max_update=self.max_update,
+            until=self.until if isinstance(self.until, int) else None,
             begin_anew=True,
             bounds=replace(_BOUNDS, open_bytes=self.max_open_bytes),
             max_bytes=max(_BOUNDS.open_bytes, self.max_open_bytes),

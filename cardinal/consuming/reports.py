@@ -24,6 +24,7 @@ from cardinal.protocols.streams.events import (
     Untrusted,
 )
 from cardinal.protocols.streams.types import FinalityViolated
+from cardinal.texts import short_hash as short
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.events import Event
@@ -96,11 +97,6 @@ def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PL
             return logging.DEBUG, f"ping of the producer {event.ping.producer_id.hex()[:12]}"
         case _:
             return logging.DEBUG, repr(event)
-
-
-def short(block_hash: bytes) -> str:
-    """Short form of a hash."""
-    return f"0x{block_hash.hex()[:10]}…"
 
 
 def _number(number: int | None) -> str:

@@ -9,6 +9,7 @@ from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.consuming.start_position import at_number, at_time
 from cardinal.errors import CursorExpiredError
 from cardinal.protocols.streams.cursor import Cursor
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ def beginning(
 def cannot_resume(error: CursorExpiredError, folder: Path) -> CursorExpiredError:
     """The error in the words of a recording, which has no other cursor to start from."""
     (topic, number), (at, there) = next(iter(error.missing.items()))
-    more = f" and {len(error.missing) - 1} more partitions" if len(error.missing) > 1 else ""
+    more = f" and {Count(len(error.missing) - 1, 'more partition')}" if len(error.missing) > 1 else ""
     if at == there:
         return error
     if at > there:

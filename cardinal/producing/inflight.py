@@ -27,6 +27,7 @@ from cardinal.protocols.streams.publishing.sealing import SealQueue
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.publishing.standby import Verdict
 from cardinal.protocols.streams.types import path_bytes
+from cardinal.texts import Count
 from cardinal.transports.written import Written
 
 if TYPE_CHECKING:
@@ -336,9 +337,8 @@ class InFlight:
         """Wait until nothing is in flight; the error of what failed, or TransportError after ``timeout`` seconds."""
         with self._lock:
             if not self._wait_for(lambda: bool(not self._publications or self._failures), timeout):
-                raise TransportError(
-                    f"{len(self._publications)} blocks are not sealed after {timeout:g} s; flush again"
-                )
+                open_ = Count(len(self._publications), "block is", "blocks are")
+                raise TransportError(f"{open_} not sealed after {timeout:g} s; flush again")
             if self._failures:
                 raise next(iter(self._failures.values()))
 
@@ -407,9 +407,9 @@ class InFlight:
             raise TransportError("this producer is closed; open another one")
         if not free() and self._failures:
             failed, error = next(iter(self._failures.items()))
+            waiting = Count(len(self._publications), "block waits", "blocks wait")
             raise DeliveryError(
-                f"{len(self._publications)} blocks wait for block 0x{failed.hex()}, which failed ({error}): "
-                "add it again",
+                f"{waiting} for block 0x{failed.hex()}, which failed ({error}): add it again",
                 block_hash=failed,
             )
 

@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from cardinal.errors import ViolationError
+from cardinal.texts import Count
 
 DECODER_FAILURE: Final = "DecoderFailure"
 """Bytes that are no message, or none that may come here."""
@@ -148,7 +149,7 @@ class Reader:
         if declared is None:
             raise refused(f"{what}: a byte string in chunks")
         if length is not None and declared != length:
-            raise refused(f"{what}: {declared} bytes, not {length}")
+            raise refused(f"{what}: {Count(declared, 'byte')}, not {length}")
         at = yield from self._take(declared)
         with memoryview(self._data) as view:  # a slice of the bytearray would copy the bytes twice
             return bytes(view[at : at + declared])
@@ -257,7 +258,7 @@ def load(data: bytes, depth: int = 4) -> Value:
     except IndexError:  # no initial byte is left
         raise refused("the bytes end inside a value") from None
     if at != len(data):
-        raise refused(f"{len(data) - at} bytes after the value")
+        raise refused(f"{Count(len(data) - at, 'byte')} after the value")
     return value
 
 

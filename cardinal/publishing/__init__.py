@@ -1,1 +1,12 @@
-"""Parts of the publisher: the nodes of its URL, its streams to them, and the session that decides."""
+"""Publishing to ingest nodes: what :class:`cardinal.publisher.Publisher` is made of, and the scheme of their URLs."""
+
+from typing import Final
+
+from cardinal.config.schemes import Scheme
+
+INGEST: Final = Scheme(
+    "ingest://host:port",
+    "cardinal.server.produce.ingest_connection",
+    40840,
+    "what ingest nodes accept is on their Kafka topics, so write kafka://host:port here",
+)

@@ -94,7 +94,7 @@ class IngestNodes:
         except Exception as error:
             if (failure := failure_of(error, address)) is None:
                 raise
-            raise await self._wrong_tls(address) or failure from None
+            raise _untrusted(error, address) or await self._wrong_tls(address) or failure from None
         first, last = found.first_available_block, found.last_available_block
         return NodeStatus(None, None) if NONE in (first, last) else NodeStatus(first, last)
 
@@ -106,6 +106,16 @@ class IngestNodes:
             return None
         remedy = "does not speak TLS: leave tls=1 out" if tls else "speaks TLS only: add ?tls=1"
         return RefusedError(f"the ingest node {address} {remedy}")
+
+
+def _untrusted(error: Exception, address: str) -> RefusedError | None:
+    """Error for a certificate that is not accepted: no wait heals it. A running publisher waits for another one."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return None
+    return RefusedError(
+        f"the certificate of the ingest node {address} is not accepted: name its authority by ssl.ca.location, and the "
+        "node as its certificate does"
+    )
 
 
 def failure_of(error: BaseException, address: str) -> CardinalError | None:

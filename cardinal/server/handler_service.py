@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from cardinal.consumer import Consumer
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams.cursor import Cursor
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,5 +126,6 @@ class HandlerService:
 
     def _log_progress(self, consumer: Consumer) -> None:
         head = "no block" if consumer.head is None else f"block {consumer.head.number}"
-        _log.info("%s: %d blocks handled, %d records to read", head, self._blocks, consumer.lag)
+        counts = Count(self._blocks, "block"), Count(consumer.lag, "record")
+        _log.info("%s: %s handled, %s to read", head, *counts)
         self._progress_at, self._blocks = time.monotonic(), 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from cardinal.texts import short_hash
+
 SENTENCE: Final = "%(message)s"
 """The text of a record whose fields hold its sentence as ``message``."""
-
-_DIGITS: Final = 10
 
 
 class LoggedHash(bytes):
@@ -21,4 +21,4 @@ class LoggedHash(bytes):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"0x{self.hex()[:_DIGITS]}…"
+        return short_hash(self)

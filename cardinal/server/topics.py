@@ -51,13 +51,13 @@ class TopicState:
     retention_ms: int | None
 
 
-def streams_on(url: TransportUrl, names: Collection[str] = apps.NAMES) -> list[Application]:
-    """The streams of these applications of which a server has at least one topic, on topics of their own names."""
+def streams_on(url: TransportUrl, names: Collection[str] | None = None) -> list[Application]:
+    """The streams of these applications (None: all) of which a server has a topic, on topics of their own names."""
     topics = list_topics(url)
     ids = {int(one) for topic in topics for one in _CHAIN_ID.findall(topic)}
     return [
         app
-        for name in names
+        for name in (apps.names() if names is None else names)
         for one in sorted(ids)
         if (app := _application(name, one)) is not None and _topics_among(topics, app)
     ]
@@ -95,7 +95,7 @@ def topic_states(url: TransportUrl, app: Application, names: Sequence[str]) -> l
             sum(high - low for tp, (low, high) in marks.items() if tp[0] == name),
             retention.get(name),
         )
-        for name in names
+        for name in (apps.names() if names is None else names)
     ]
 
 

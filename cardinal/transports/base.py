@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import ConfigurationError
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -91,8 +92,9 @@ class OpenTransaction:
         since = (
             "" if self.since_ms is None else f" since {datetime.fromtimestamp(self.since_ms // 1000, UTC):%F %T} UTC"
         )
+        records, verb = Count(self.records, "record"), "is" if self.records == 1 else "are"
         return (
-            f"{self.records} records of {self.topic}:{self.partition} from offset {self.first} on are behind an open "
+            f"{records} of {self.topic}:{self.partition} from offset {self.first} on {verb} behind an open "
             f"transaction{since}, which its program has to end"
         )
 

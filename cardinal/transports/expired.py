@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardinal.errors import CursorExpiredError, TopicError
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ def expired(missing: Mapping[Partition, tuple[int, int]], place: str, *, remedy:
 
     """
     (topic, number), (position, limit) = next(iter(missing.items()))
-    more = f" and {len(missing) - 1} more partitions" if len(missing) > 1 else ""
+    more = f" and {Count(len(missing) - 1, 'more partition')}" if len(missing) > 1 else ""
     tp = f"{topic}:{number}{more} {place}"
     if position < limit:
         text = (

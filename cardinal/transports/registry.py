@@ -7,9 +7,9 @@ The module of a scheme is imported on first use. URLs are those of :mod:`cardina
 from __future__ import annotations
 
 import importlib
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from cardinal.config import schemes
 from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError
 
@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from cardinal.config.url import TransportUrl
 
     from .base import Sink, Source
-
-_TRANSPORTS: Final = MappingProxyType(
-    {
-        "kafka": "cardinal.transports.kafka",
-        "memory": "cardinal.transports.memory",
-        "file": "cardinal.transports.file",
-        "null": "cardinal.transports.null",
-        "mux": "cardinal.transports.mux",
-        "ws": "cardinal.transports.websocket",
-        "wss": "cardinal.transports.websocket",
-        "cardinal": "cardinal.transports.websocket",
-    }
-)
 
 
 class Topics(Protocol):
@@ -67,13 +54,13 @@ class Transport(Protocol):
 def _opened(url: str | TransportUrl) -> tuple[Transport, TransportUrl]:
     """The transport and the parsed URL of a URL or name."""
     parsed = find_url(url)
-    if parsed.scheme not in _TRANSPORTS:
+    if (scheme := schemes.transport(parsed.scheme)) is None:
+        other = schemes.destination(parsed.scheme)
+        assert other is not None, "a URL's scheme is known"  # noqa: S101 - for the type checker
         raise ConfigurationError(
-            "ingest:// is for `cardinal produce --to` and cardinal.Publisher: what ingest nodes accept is on their "
-            "Kafka topics, so write kafka://host:port here",
-            setting="url",
+            f"{parsed.scheme}:// is for `cardinal produce --to` alone: {other.other_way}", setting="url"
         )
-    module: Any = importlib.import_module(_TRANSPORTS[parsed.scheme])
+    module: Any = importlib.import_module(scheme.module)
     return cast("Transport", module), parsed
 
 
@@ -99,6 +86,8 @@ def open_sink(url: str | TransportUrl, app: Topics, *, producer_id: str) -> Sink
     """
     _check_app(app)
     transport, parsed = _opened(url)
+    if (scheme := schemes.transport(parsed.scheme)) is not None and scheme.other_way:
+        raise ConfigurationError(f"{parsed.scheme}:// is read only: {scheme.other_way}", setting="url")
     return transport.open_sink(parsed, app, producer_id=producer_id)
 
 

@@ -36,7 +36,7 @@ def open_lake(
         storage: settings of an object store.
         as_of_seq: the state after this row of ``events``.
         as_of_block: the state when this block had just joined.
-        as_of_time: the state at this time, ``2026-01-31T12:00:00Z``.
+        as_of_time: what was published by this time, ``2026-01-31T12:00:00Z``; not the time of blocks.
 
     Raises:
         LakeError: there is no lake, or no state so old.

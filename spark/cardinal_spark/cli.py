@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardinal import apps
 from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal.texts import Count
 
 from .command_options import lake_option, open_snapshot, parse_options
 from .query_command import query
@@ -52,7 +54,7 @@ lake.add_command(query)
 @lake.command()
 @click.option("--from", "source", required=True, metavar="URL", help="The stream: kafka://host:port…")
 @click.option("--to", "target", required=True, metavar="DIR", help="The lake: a folder or an object store's URL.")
-@click.option("--app", "app_name", default="evm", show_default=True, help="Application of the stream.")
+@click.option("--app", "app_name", default=apps.DEFAULT, show_default=True, help="Application of the stream.")
 @click.option("--chain-id", type=click.IntRange(1), help="Chain id of the stream, where the server has several.")
 @click.option("--topic", help="Default topic of the stream, where it is not the application's own (needs --chain-id).")
 @click.option(
@@ -152,9 +154,11 @@ def _wait_for(job: PipelineJob, seconds: float) -> None:
     from cardinal.consumer import find_application  # noqa: PLC0415 - the same
     from cardinal.consuming.patience import Patience  # noqa: PLC0415 - the same
     from cardinal.transports import list_topics  # noqa: PLC0415 - the same
+    from cardinal_spark.pipeline import source_options  # noqa: PLC0415 - the same
 
-    url, chain = find_url(job.source, job.options.get("config")), job.options.get("chainId")
-    app = job.options.get("app", "evm")
+    options = {**job.options, **source_options(job)}
+    url, chain = find_url(job.source, options.get("config")), options.get("chainId")
+    app = options.get("app", apps.DEFAULT)
     Patience(seconds).answer(lambda: find_application(url, app) if chain is None else list_topics(url))
 
 
@@ -173,9 +177,9 @@ def _answering(stack: contextlib.ExitStack, address: str, job: PipelineJob) -> L
 
 
 def _line(status: BatchStatus) -> str:
-    unfit = f"  {status.unfit} blocks with a number that no column holds" if status.unfit else ""
+    unfit = f"  {Count(status.unfit, 'block')} with a number that no column holds" if status.unfit else ""
     return (
-        f"batch {status.batch:>6}  {status.blocks:>6} blocks  {status.seconds:>7.2f} s  "
+        f"batch {status.batch:>6}  {Count(status.blocks, 'block')!s:>12}  {status.seconds:>7.2f} s  "
         f"head {status.number} {status.hash[:18]}…  seq {status.seq}{unfit}"
     )
 
@@ -270,8 +274,10 @@ def check(*, path: str, source: str | None, as_json: bool, options: tuple[str, .
     for difference in itertools.chain(checking.tables(), streamed):
         found += 1
         click.echo(json.dumps(asdict(difference)) if as_json else str(difference))
-    compared = f"{checking.blocks} blocks compared" + (f", {checking.stream_blocks} with the stream" if source else "")
-    click.echo(f"{found or 'no'} difference{'' if found == 1 else 's'}; {compared}", err=as_json)
+    compared = f"{Count(checking.blocks, 'block')} compared" + (
+        f", {checking.stream_blocks} with the stream" if source else ""
+    )
+    click.echo(f"{Count(found, 'difference') if found else 'no differences'}; {compared}", err=as_json)
     if found:
         raise SystemExit(1)
 
@@ -330,8 +336,8 @@ def maintain(
     location = LakeLocation.of(path, parse_options(options))
     done = maintenance.compact(location, min_files=min_files, z_order=_columns(z_order))
     for found in done:
-        click.echo(f"{found.table}: {found.removed} files became {found.added}")
+        click.echo(f"{found.table}: {Count(found.removed, 'file')} became {found.added}")
     if not done:
         click.echo("nothing to compact")
     if not no_clean:
-        click.echo(f"removed {maintenance.clean(location, retention_hours=retention_hours)} files")
+        click.echo(f"removed {Count(maintenance.clean(location, retention_hours=retention_hours), 'file')}")

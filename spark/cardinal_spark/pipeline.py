@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import threading
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from .lake.options import SINK_OPTIONS
 from .lake.query import last_committed
 from .lake.state import state_at
 from .options import STORAGE
+from .rows import AppSpec
 from .source.offsets import cursor_at
 from .source.options import SourceOptions, StreamSpec
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     Watch = Callable[[Mapping[str, Any]], None]
 
+LOG: Final = logging.getLogger("cardinal_spark.pipeline")
 _CHECKPOINT: Final = "_checkpoint"
 _OURS: Final = re.compile(r"^(?:cardinal\.errors\.)(\w+): (.+)$", re.MULTILINE)
 _DIED: Final = re.compile(
@@ -44,6 +47,10 @@ _DIED: Final = re.compile(
     r"Python worker exited unexpectedly"
     r"|Caused by: java\.\w+\.(?:EOF|IO|Socket)Exception.*(?:\n\tat .*)*?\n\tat .*PythonStreamingSourceRunner"
 )
+_UNCONNECTED: Final = re.compile(r"Python worker (?:failed )?to connect back")
+"""A new process has 10 s in Spark, without a setting; importing PySpark may take longer on a busy machine."""
+_ATTEMPTS: Final = 6
+"""Starts of a query without a batch in between: it fails like this for good where the Python itself is broken."""
 _ANY: Final = re.compile(r"^([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -138,9 +145,14 @@ def _of_source(job: PipelineJob) -> dict[str, str]:
 def source_options(job: PipelineJob) -> dict[str, str]:
     """The source's options that follow from the job."""
     options = {"url": job.source, "table": "raw"}
-    if last_committed(job.location.root, depth=1, storage=job.location.storage) is not None:
+    last = last_committed(job.location.root, depth=1, storage=job.location.storage)
+    if last is not None:
         # a checkpoint has precedence
         options |= {"restartFrom": "sink", "sinkPath": job.location.root, **job.location.options}
+        chain_id = AppSpec.parse(last.app).options.get("chain_id")
+        if chain_id is not None and "chainid" not in map(str.lower, job.options):
+            # the lake decides: another chain may have appeared on the server
+            options["chainId"] = str(chain_id)
     return options
 
 
@@ -163,8 +175,7 @@ def run(
     from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
 
     try:
-        query = start(spark, job)
-        for status in batches(query, job, watch):
+        for query, status in _started_again(spark, job, stopping, watch):
             if status is not None:
                 yield status
             if stopping.is_set():
@@ -183,6 +194,28 @@ def run(
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):
             spark.stop()
+
+
+def _started_again(
+    spark: SparkSession, job: PipelineJob, stopping: threading.Event, watch: Watch | None
+) -> Iterator[tuple[StreamingQuery, BatchStatus | None]]:
+    """The query with each of its batches and ticks; the next query where a Python process started too slowly."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional dependency
+
+    attempts = 0
+    while True:
+        try:
+            query = start(spark, job)
+            for status in batches(query, job, watch):
+                attempts = attempts if status is None else 0
+                yield query, status
+        except PySparkException as error:
+            attempts += 1
+            if stopping.is_set() or attempts == _ATTEMPTS or not _UNCONNECTED.search(str(error)):
+                raise
+            LOG.warning("Spark gave up a Python process that needed more than 10 s to start: the query starts again")
+        else:
+            return
 
 
 def batches(

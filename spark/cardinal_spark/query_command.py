@@ -51,7 +51,10 @@ _READ_BY_PEOPLE: Final = ("table", "vertical")
 @click.option("--as-of-seq", type=click.IntRange(1), help="The state after this row of events.")
 @click.option("--as-of-block", type=click.IntRange(0), help="The state when this block had just joined.")
 @click.option(
-    "--as-of-time", metavar="TIME", help="The state of what was published by this time: 2026-01-31T12:00:00Z."
+    "--as-of-time",
+    metavar="TIME",
+    help="The state of what was published by this time, such as 2026-01-31T12:00:00Z: it is the time of publication, "
+    "so after a backfill every block is as late as the backfill, whatever its timestamp.",
 )
 @click.option(
     "--limit",

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PURE = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "collections.abc", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "io", "itertools", "math", "operator", "re", "struct", "types", "typing",
-    "cardinal.errors", "cardinal.protocols", "cardinal.protocols.cbor", "fastavro",
+    "cardinal.errors", "cardinal.texts", "cardinal.protocols", "cardinal.protocols.cbor", "fastavro",
 }  # fmt: skip
 PROTOBUF = {"google.protobuf", "google.protobuf.internal", "google.protobuf.message"}
 FOREIGN_WORDS = ("ethereum", "kafka", "spark", "asyncio", "solidity")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE = 280
+DEADLINE = 900
+
+pytestmark = pytest.mark.timeout(DEADLINE + 60)
 
 
 def demo(folder: Path, *arguments: str) -> list[str]:

@@ -77,7 +77,7 @@ def test_a_source_names_the_transaction_and_its_first_records_time(url: str) -> 
             for one in source.open_transactions():
                 assert one.since_ms is not None
                 assert before - 5 < one.since_ms / 1000 < time.time() + 5
-                assert f"{one.topic}:{one.partition} from offset {one.first} on are behind an open" in str(one)
+                assert f"{one.topic}:{one.partition} from offset {one.first} on is behind an open" in str(one)
                 assert " since 20" in str(one)
             ends = source.uncommitted_ends()
             assert all(ends[tp] >= high for tp, (_, high) in source.watermarks().items())
@@ -148,6 +148,6 @@ def test_the_command_prints_the_transaction(url: str, capfd: pytest.CaptureFixtu
     with open_transaction(url, get("evm", chain_id=1337, topic=topic), topic):
         code, text, _ = run_here(capfd, "status", url, "--topic", topic, "--chain-id", "1337")
         assert code == 0
-        assert f"hidden     1 records of {topic}:0" in text
+        assert f"hidden     1 record of {topic}:0" in text
         code, text, _ = run_here(capfd, "status", url, "--topic", topic, "--chain-id", "1337", "--json")
         assert [one["partition"] for one in json.loads(text)["open_transactions"]] == [0, 1]

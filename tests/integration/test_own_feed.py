@@ -24,12 +24,12 @@ EXAMPLE = ROOT / "docs" / "examples" / "ledger"
 
 def installed(folder: Path) -> dict[str, str]:
     """The environment of a machine on which the package is installed: what `pip install` would write into it."""
-    points = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]["cardinal.connectors"]
+    points = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]["cardinal.feeds"]
     info = folder / "ledger_feed-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ledger-feed\nVersion: 1\n")
     lines = [f"{name} = {value}\n" for name, value in points.items()]
-    (info / "entry_points.txt").write_text("".join(["[cardinal.connectors]\n", *lines]))
+    (info / "entry_points.txt").write_text("".join(["[cardinal.feeds]\n", *lines]))
     inherited = environment()
     path = [str(folder), str(EXAMPLE), *filter(None, [inherited.get("PYTHONPATH")])]
     return {**inherited, "PYTHONPATH": os.pathsep.join(path)}

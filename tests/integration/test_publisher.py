@@ -208,8 +208,10 @@ def test_publishers_with_certificates_reach_a_node_that_requires_them(
         mine = f"&ssl.certificate.location={client.certificate}&ssl.key.location={client.key}"
         with Publisher(f"{base}?{ca}{mine}", APP, publisher_id="one") as publisher:
             publish(publisher, line(0, 3))
-        for query in (ca, f"tls=1&ssl.ca.location={other.certificate}{mine}", f"tls=1{mine}"):
-            with pytest.raises(UnreachableError, match=r"no encrypted connection|cannot be reached"):
+        with pytest.raises(UnreachableError, match=r"no encrypted connection|cannot be reached"):
+            Publisher(f"{base}?{ca}", APP, publisher_id="one")
+        for query in (f"tls=1&ssl.ca.location={other.certificate}{mine}", f"tls=1{mine}"):
+            with pytest.raises(RefusedError, match=r"is not accepted: name its authority by ssl\.ca\.location"):
                 Publisher(f"{base}?{query}", APP, publisher_id="one")
         with pytest.raises(RefusedError, match="speaks TLS only"):
             Publisher(base, APP, publisher_id="one")

@@ -139,7 +139,6 @@ def test_a_json_line_has_what_its_help_says(gap: str) -> None:
         "number": 1,
         "hash": f"0x{hash_of('1a').hex()}",
         "time": None,
-        "transactions": None,
         "messages": 2,
     }
     cursor = json.loads(text.splitlines()[-1])["cursor"]
@@ -200,6 +199,7 @@ def test_status_of_one_block_says_what_it_lacks(gap: str) -> None:
     assert shown.startswith("block 5 of blob:7 is ")
     assert "  it lacks 1 message" in shown
     assert "never published" in refusal("status", gap, "--hash", "11" * 32)
+    assert json.loads(run("status", gap, "--hash", "11" * 32, "--json").stdout)["state"] == "unknown"
     assert "write a block's whole hash" in refusal("status", gap, "--hash", "0x12")
 
 

@@ -161,7 +161,7 @@ def test_a_restart_completes_what_is_half_published_near_the_end_and_names_the_r
     assert "continues after block 51" in said
     assert "3 blocks partially published where the topics end" in said
     assert (
-        "1 blocks left partially published, because the node does not have them (consumers abandon them): "
+        "1 block left partially published, because the node does not have them (consumers abandon them): "
         f"58 (0x{'09' * 5}…)" in said
     )
     assert wounded.whole() == set(range(BLOCKS + 1))
@@ -175,7 +175,7 @@ def test_what_is_half_published_above_what_is_followed_is_not_reported_as_missin
     args = ("produce", "--from", wounded.node, "--to", wounded.stream, "--producer-id", "one", "--stop", "52")
     status, _, said = run_here(capfd, *args)
     assert status == 0, said
-    assert "1 blocks left partially published, because they are above what was followed" in said
+    assert "1 block left partially published, because they are above what was followed" in said
     assert f"(see --lag, --finality, --stop): 55 (0x{wounded.blocks[55].hash.hex()[:10]}…)" in said
     assert "did not give" not in said
 
@@ -196,9 +196,9 @@ def test_a_restart_names_the_tip_of_a_side_branch_that_was_left_below_what_was_s
     assert status == 0, said
     assert f"continues after block {BLOCKS}" in said
     named = f"? (0x{tip.hash.hex()[:10]}…)"
-    assert f"1 blocks partially published where the topics end, completed from the node: {named}" in said
+    assert f"1 block partially published where the topics end, completed from the node: {named}" in said
     assert (
-        f"1 blocks left partially published, because the node does not have them (consumers abandon them): {named}"
+        f"1 block left partially published, because the node does not have them (consumers abandon them): {named}"
         in said
     )
     assert wounded.whole() == set(range(BLOCKS + 1))
@@ -233,6 +233,6 @@ def test_a_producer_with_other_prefixes_than_the_recent_batches_refuses_to_start
     assert "other entries" in said
     assert "--allow-coverage-change" in said
     assert "/t/" in said
-    assert wounded.written() - before <= 1, "a ping at most"
+    assert wounded.written() - before <= 2, "a ping, and the last one"
     status, _, said = run_here(capfd, *args, "--allow-coverage-change")
     assert status == 0, said

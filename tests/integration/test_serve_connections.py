@@ -94,6 +94,7 @@ def test_connections_that_break_again_and_again_lose_nothing_and_double_nothing(
 
 
 def test_a_silent_server_is_noticed_by_the_client(broker: MemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="cardinal.websocket")
     with serving(broker.url, APP) as served, TcpProxy(f"127.0.0.1:{served.port}") as proxy:
         source = from_start(open_source(f"ws://{proxy.address}?ping.interval.ms=150", APP))
         read(source, len(broker.records()))

@@ -75,7 +75,7 @@ def test_the_description_on_a_package_index_links_to_no_file_of_the_repository(w
     (metadata,) = wheel.glob("*.dist-info")
     description = Distribution.at(metadata).metadata["Description"]
     assert description.startswith("# Cardinal")
-    assert "Operating · Ingest nodes · Consuming" in description
+    assert "Operating · Upgrades · Ingest nodes · Consuming" in description
     assert not re.findall(r"\]\((?!https?://)[^)]*\)", description)
 
 

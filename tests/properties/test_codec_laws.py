@@ -36,6 +36,7 @@ from cardinal.protocols.streams.events import Change
 from cardinal.protocols.streams.payload import PathMap
 from cardinal.protocols.streams.types import PRODUCER_HEADER, is_sealed, path_bytes, path_text, producer_of
 from cardinal.protocols.streams.wire.codec import encode_content
+from cardinal.texts import Count
 
 HASHES = st.binary(min_size=32, max_size=32)
 PATHS = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.binary(max_size=12).map(path_text))
@@ -225,7 +226,7 @@ def test_a_map_of_byte_paths_reads_as_a_map_of_text_paths(raw: dict[bytes, bytes
     assert len(view) == len(raw)
     assert "\ud800" not in view
     assert view == MappingProxyType(dict(view))
-    assert repr(view) == f"PathMap({len(raw)} paths)"
+    assert repr(view) == f"PathMap({Count(len(raw), 'path')})"
 
 
 def test_content_that_is_made_on_access_is_made_once_and_survives_pickling() -> None:

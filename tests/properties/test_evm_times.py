@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal.apps import block_time
 from cardinal.apps.evm import Abi, decoded_frames, frames, rlp
 from cardinal.apps.evm.times import header_time, microseconds
 from cardinal.cli.blocks import clock, facts_of
@@ -82,7 +81,7 @@ def test_tables_spark_consumers_and_commands_read_the_same_time(timestamp: int) 
     (row,) = decoded_frames([payload], Abi([]), tables=["decoded_logs"])["decoded_logs"].to_pylist()
     assert (row["block_timestamp"], row["block_date"]) == (date, None if date is None else date.date())
     assert spark_time(AppSpec("evm", {"chain_id": 1337}), payload) == expected
-    seconds = block_time(EVM, payload)
+    seconds = EVM.time_of(payload)
     assert seconds is None if expected is None else round(seconds * 10**6 - expected) == 0 or expected > 2**53
     assert facts_of(EVM, payload).time == (seconds or None)
     assert clock(seconds) == "-" or date is not None

@@ -71,6 +71,10 @@ def tests_a_handler() -> None:
     ChainGenerator(seed=1)
 
 
+def ends_with_a_block(url: str) -> None:
+    cardinal.Consumer(url, until=20)
+
+
 def is_wrong(url: str, payload: cardinal.AnyPayload) -> None:
     cardinal.Consumer(url, on_incomplete="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cardinal.Consumer(url, until="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

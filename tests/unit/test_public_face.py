@@ -124,6 +124,46 @@ def test_reading_until_the_end_ends_with_a_warning_where_a_block_is_incomplete(
     assert f"ends before everything that was there is delivered: {lacking}" in caplog.text
 
 
+# --- until a block -------------------------------------------------------------------------------------------
+
+
+def test_reading_until_a_block_ends_with_its_update(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 30))
+    with Consumer(broker.url, Blocks(), until=20) as consumer:
+        updates = list(consumer)
+        assert steps(updates) == [f"+{number}a" for number in range(1, 21)]
+        assert list(consumer) == [], "it stays at its end"
+        assert consumer.head == block("20a", "19a").ref
+    with Consumer(broker.url, Blocks(), start=updates[-1].cursor, until=20) as consumer:
+        assert list(consumer) == [], "its cursor is there already"
+    with Consumer(broker.url, Blocks(), start=updates[-1].cursor, until=21) as consumer:
+        (update,) = consumer
+        assert steps([update]) == ["+21a"]
+        assert update.seq == updates[-1].seq + 1
+    with Consumer(broker.url, Blocks(), start=30, until=30) as consumer:
+        assert steps(list(consumer)) == ["+30a"]
+
+
+def test_reading_until_a_block_waits_for_it_and_delivers_the_reorg_that_brings_it(broker: MemoryBroker) -> None:
+    async def read() -> list[str]:
+        async with Consumer(broker.url, Blocks(), until=4) as consumer:
+            updates = []
+            async for update in consumer:
+                updates.append(update)
+                if len(updates) == 1:
+                    publish(broker, [*line(3, 5, "b", "2a", -3), *line(6, 6, "b", "5b", 3)])
+        return steps(updates)
+
+    publish(broker, line(1, 3))
+    assert asyncio.run(read()) == ["+1a", "+2a", "+3a", "-3a", "+3b", "+4b", "+5b", "+6b"]
+
+
+def test_reading_until_a_block_below_the_stream_ends_after_the_first_update(broker: MemoryBroker) -> None:
+    publish(broker, line(5, 9))
+    with Consumer(broker.url, Blocks(), until=3) as consumer:
+        assert steps(list(consumer)) == [f"+{number}a" for number in range(5, 10)]
+
+
 # --- the consumer as an object -------------------------------------------------------------------------------
 
 

@@ -6,12 +6,33 @@ evm cases of the conformance vectors). Parameters of single chains: :mod:`.chain
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, Final
+
 from cardinal.apps.base import REORG_THRESHOLD, Application
 from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.payload import Payload
 
 from .chains import CHAINS, Chain, chain_of
+from .selection import OPTIONS, selection
+from .times import header_time
 
-__all__ = ["CHAINS", "MERGED_AT_GENESIS", "ORIGIN", "Chain", "application", "chain_of", "is_relative"]
+__all__ = [
+    "CHAINS",
+    "MERGED_AT_GENESIS",
+    "OPTIONS",
+    "ORIGIN",
+    "Chain",
+    "EvmApplication",
+    "application",
+    "chain_of",
+    "is_relative",
+    "selection",
+]
+
+_MICROSECONDS: Final = 1_000_000
 
 MERGED_AT_GENESIS = 1
 """Total difficulty of a merged chain without a preset (the reference's fall-back)."""
@@ -31,9 +52,47 @@ def is_relative(weight: int) -> bool:
     return weight >= _RELATIVE
 
 
+class EvmApplication(Application):
+    """Application of an Ethereum-like chain."""
+
+    counted: ClassVar[tuple[str, ...]] = ("transactions",)
+
+    @property
+    def chain_id(self) -> int:
+        """The chain's id."""
+        return int(self.chain.removeprefix("evm:"))
+
+    def time_of(self, payload: Payload) -> float | None:
+        """Time in the block's header, in seconds since 1970 (:mod:`.times`)."""
+        header = payload.updates.get(f"{self._block(payload)}/h")
+        if header is None or (time := header_time(header)) is None:
+            return None
+        seconds, rest = divmod(time, _MICROSECONDS)
+        return time / _MICROSECONDS if rest else seconds
+
+    def counts(self, payload: Payload) -> Mapping[str, int]:
+        """The number of the block's transactions."""
+        transactions = f"{self._block(payload)}/t/"
+        return {"transactions": sum(path.startswith(transactions) for path in payload.updates)}
+
+    def verifier(self, chain: Path | None = None) -> Callable[[Payload], None]:
+        """Check of hash, roots and content (:func:`.checks.published.verify_payload`)."""
+        from .checks.published import verify_payload  # noqa: PLC0415 - needs the extra evm
+
+        found = chain_of(self.chain_id) if chain is None else Chain.load(chain)
+        if found.chain_id != self.chain_id:
+            raise ConfigurationError(
+                f"{chain} describes chain {found.chain_id}, and the stream is of chain {self.chain_id}", setting="chain"
+            )
+        return partial(verify_payload, chain=found)
+
+    def _block(self, payload: Payload) -> str:
+        return f"c/{self.chain_id:x}/b/{payload.hash.hex()}"
+
+
 def application(
     *, chain_id: int | None = None, chain: str = "", topic: str | None = None, reorg_threshold: int = REORG_THRESHOLD
-) -> Application:
+) -> EvmApplication:
     """Application of an Ethereum-like chain.
 
     Arguments:
@@ -77,7 +136,7 @@ def application(
         "state": (f"{root}/a/", f"{root}/s"),
         "code": (f"{root}/c/",),
     }
-    return Application(
+    return EvmApplication(
         name="evm",
         chain=f"evm:{chain_id}",
         default_topic=base,

@@ -8,6 +8,7 @@ from typing import Final
 from cardinal.apps.selection import Row, Selection, SelectionOption
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from cardinal.texts import Count
 
 __all__ = ["OPTIONS", "selection"]
 
@@ -51,7 +52,7 @@ def _line(row: Row) -> str:
     topics, data = row["topics"], str(row["data"])
     first = f"{topics[0][:_SHORT]}…" if isinstance(topics, list) and topics else "-"
     size = len(data) // 2 - 1
-    return f"{row['log_index']!s:>5}  {row['address']!s:<42}  {first:<13}  {size} bytes"
+    return f"{row['log_index']!s:>5}  {row['address']!s:<42}  {first:<13}  {Count(size, 'byte')}"
 
 
 def _bytes(name: str, text: str) -> bytes:

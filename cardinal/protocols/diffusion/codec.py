@@ -19,6 +19,7 @@ from typing import Final
 from cardinal.errors import EncodeError, ViolationError
 from cardinal.protocols import cbor
 from cardinal.protocols.cbor import ARRAY, BREAK, BYTE_STRING, LIST, UNSIGNED, WORD_16, WORD_32, WORD_64, Parser, Reader
+from cardinal.texts import Count
 
 from .types import (
     HASH_SIZE,
@@ -256,5 +257,5 @@ def decode(state: State, frame: bytes, *, limit: int | None = None) -> Message:
     if message is None:
         raise ViolationError(cbor.INCOMPLETE, "the frame ends inside its message")
     if decoder.rest:
-        raise cbor.refused(f"{decoder.rest} bytes after the message")
+        raise cbor.refused(f"{Count(decoder.rest, 'byte')} after the message")
     return message

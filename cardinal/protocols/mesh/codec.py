@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from cardinal.errors import EncodeError, ViolationError
 from cardinal.protocols import cbor
 from cardinal.protocols.cbor import WORD_64
+from cardinal.texts import Count
 
 from .types import (
     HASH_SIZE,
@@ -208,5 +209,5 @@ def decode(data: bytes, *, limit: int = 2**32 - 1) -> Frame:
     if frame is None:
         raise ViolationError(Reason.INCOMPLETE, "the bytes end inside a frame")
     if decoder.rest:
-        raise cbor.refused(f"{decoder.rest} bytes after the frame")
+        raise cbor.refused(f"{Count(decoder.rest, 'byte')} after the frame")
     return frame

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from cardinal.errors import EncodeError, MissingExtraError, RemoteProtocolError
+from cardinal.texts import Count
 
 from .types import (
     NONE,
@@ -129,7 +130,7 @@ def _read(message: _Kind, data: bytes) -> _Kind:
     try:
         message.ParseFromString(data)
     except DecodeError as broken:
-        raise RemoteProtocolError(f"{len(data)} bytes are no publish message: {broken}") from None
+        raise RemoteProtocolError(f"{Count(len(data), 'byte is', 'bytes are')} no publish message: {broken}") from None
     return message
 
 

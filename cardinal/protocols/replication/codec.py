@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias
 from cardinal.errors import EncodeError
 from cardinal.protocols import cbor
 from cardinal.protocols.cbor import WORD_32, Value, dump, load
+from cardinal.texts import Count
 
 from .types import (
     HASH_SIZE,
@@ -308,7 +309,7 @@ def decode_agreed(data: bytes) -> tuple[int, int]:
 
     """
     if len(data) != sum(_AGREED):
-        raise cbor.refused(f"a position of {len(data)} bytes")
+        raise cbor.refused(f"a position of {Count(len(data), 'byte')}")
     return int.from_bytes(data[: _AGREED[0]], "big"), int.from_bytes(data[_AGREED[0] :], "big")
 
 

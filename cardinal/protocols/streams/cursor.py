@@ -21,6 +21,7 @@ from typing import Any, Final
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from cardinal.errors import CursorInvalidError
+from cardinal.texts import Readable
 
 from .types import HASH_SIZE, SHORT, BlockRef, Finality, FinalityViolated, Partition
 from .wire.avro import array_of, record_of
@@ -62,8 +63,8 @@ _SCHEMA: Final[Any] = parse_schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+@dataclass(frozen=True, slots=True, repr=False)
+class Cursor(Readable):
     """Position in one lineage of one stream.
 
     Attributes:

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
+from cardinal.texts import Count, Readable
 
 from .cursor import Cursor
 from .payload import AnyPayload, MissingPayload
 from .types import BlockRef, Finality, FinalityViolated, Partition, Position
 from .wire.messages import Ping
+
+_LISTED: Final = 3
+"""Blocks of an update whose text names all of them."""
 
 
 class BlockHeader(Protocol):
@@ -38,8 +42,8 @@ class BlockHeader(Protocol):
         """The weight that fork choice compares."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Readable):
     """The state of a block and what it lacks.
 
     Attributes:
@@ -73,7 +77,7 @@ class Explanation:
             return "lacks its Batch"
         parts = len(self.missing_headers) + sum(map(len, self.missing_parts.values()))
         messages = sum(self.missing_counts.values()) + parts
-        return f"lacks {messages} message{'s' * (messages != 1)}"
+        return f"lacks {Count(messages, 'message')}"
 
     @property
     def summary(self) -> str:
@@ -94,8 +98,8 @@ def reorg_at(number: int) -> str:
     return f"in the reorg at {number}"
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+@dataclass(frozen=True, slots=True, repr=False)
+class Completed(Readable):
     """A block of which every tracked message was read.
 
     Attributes:
@@ -112,8 +116,8 @@ class Completed:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+@dataclass(frozen=True, slots=True, repr=False)
+class Divergence(Readable):
     """Two copies of one (block, key) that differ: producers disagree.
 
     ``kept`` and ``seen`` are raw values; ``positions`` are their positions, None for a kept copy whose position
@@ -127,8 +131,8 @@ class Divergence:
     positions: tuple[Position | None, Position]
 
 
-@dataclass(frozen=True, slots=True)
-class Surplus:
+@dataclass(frozen=True, slots=True, repr=False)
+class Surplus(Readable):
     """A message beyond what its block's Batch counts or announces; it is not part of the block."""
 
     block: bytes
@@ -136,8 +140,8 @@ class Surplus:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Overflow:
+@dataclass(frozen=True, slots=True, repr=False)
+class Overflow(Readable):
     """A block evicted to stay within the bounds; ``positions`` are the first offsets of its messages.
 
     Nothing else is held of it: records that come later, or that are re-read, open it again. ``parent``: of a complete
@@ -158,8 +162,8 @@ class Incomplete:
     explanation: Explanation
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+@dataclass(frozen=True, slots=True, repr=False)
+class Superseded(Readable):
     """A block's first Batch could not be completed in time, and another Batch of the same hash was."""
 
     block: bytes
@@ -168,8 +172,8 @@ class Superseded:
     delivered: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Quarantined:
+@dataclass(frozen=True, slots=True, repr=False)
+class Quarantined(Readable):
     """A block that was refused, or abandoned while the chain waited for it. The stream continues without it.
 
     ``header`` is its Batch's, None without a Batch: with it, the blocks above this one can still be delivered.
@@ -181,8 +185,8 @@ class Quarantined:
     header: BlockHeader | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+@dataclass(frozen=True, slots=True, repr=False)
+class Rejected(Readable):
     """A record that is no message, or no message that its block can use; it is ignored."""
 
     position: Position
@@ -333,9 +337,8 @@ class ChainUpdate:
         return hash((self.seq, len(self.removed), tuple(block.hash for block in self.added)))
 
     def __repr__(self) -> str:
-        removed = " ".join(f"-{block.number}:{block.hash.hex()[:8]}" for block in self.removed)
-        added = " ".join(f"+{block.number}:{block.hash.hex()[:8]}" for block in self.added)
-        return f"<ChainUpdate {self.first_seq}..{self.seq} {removed} {added}>".replace("  ", " ")
+        steps = " ".join(filter(None, (_steps("-", self.removed), _steps("+", self.added))))
+        return f"<ChainUpdate {self.first_seq}..{self.seq} {steps}>"
 
     def __reduce__(self) -> tuple[Callable[..., ChainUpdate], tuple[object, ...]]:
         cursor = None if self._cursor is None else self._cursor()
@@ -377,6 +380,13 @@ class ChainUpdate:
         return ChainUpdate(
             self.seq + len(self.removed) + len(self.added), self.added[::-1], self.removed[::-1], self.finality
         )
+
+
+def _steps(sign: str, blocks: tuple[AnyPayload, ...]) -> str:
+    """The blocks; of many the first, the last and their number."""
+    many = len(blocks) > _LISTED
+    named = [f"{sign}{one.number}:{one.hash[:4].hex()}" for one in (blocks[:: len(blocks) - 1] if many else blocks)]
+    return f"{named[0]} … {named[1]} ({len(blocks)} blocks)" if many else " ".join(named)
 
 
 def _update(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
+from cardinal.texts import Count, Readable
+
 from .types import BlockRef, path_bytes, path_text
 
 _NOTHING: Mapping[str, bytes] = MappingProxyType({})
@@ -63,11 +65,11 @@ class PathMap(Mapping[str, bytes]):
 
     def __repr__(self) -> str:
         """Name the size only: values may be megabytes."""
-        return f"PathMap({len(self.raw)} paths)"
+        return f"PathMap({Count(len(self.raw), 'path')})"
 
 
-@dataclass(frozen=True, slots=True)
-class SubBatch:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubBatch(Readable):
     """A part of a block that is announced by id and may be sent later. ``path`` chooses its topic."""
 
     path: str
@@ -75,8 +77,8 @@ class SubBatch:
     deletes: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+@dataclass(frozen=True, slots=True, repr=False)
+class Payload(Readable):
     """A block and what it changes.
 
     Attributes:
@@ -105,8 +107,8 @@ class Payload:
         return BlockRef(self.number, self.hash)
 
 
-@dataclass(frozen=True, slots=True)
-class MissingPayload:
+@dataclass(frozen=True, slots=True, repr=False)
+class MissingPayload(Readable):
     """A block that was delivered or removed, whose content can no longer be read."""
 
     number: int

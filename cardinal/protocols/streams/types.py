@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
+from cardinal.texts import Readable, named_text
+
 HASH_SIZE = 32
 """Bytes in a block hash, a sub batch id and a producer id (specification, Message Payloads)."""
 
@@ -45,8 +47,8 @@ Position: TypeAlias = tuple[str, int, int]
 """Position of a record: topic, partition, offset. Positions are compared as tuples."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRef:
+@dataclass(frozen=True, slots=True, repr=False)
+class BlockRef(Readable):
     """A block by number and hash."""
 
     number: int
@@ -90,6 +92,9 @@ class Record(NamedTuple):
     timestamp_ms: int = 0
     headers: Headers = ()
 
+    def __repr__(self) -> str:
+        return named_text(self)
+
 
 class Routed(NamedTuple):
     """One message on its way out: the topic that it belongs on, its key and its value."""
@@ -97,6 +102,9 @@ class Routed(NamedTuple):
     topic: str
     key: bytes
     value: bytes
+
+    def __repr__(self) -> str:
+        return named_text(self)
 
 
 PRODUCER_HEADER = "cardinal-producer"

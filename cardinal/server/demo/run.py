@@ -27,6 +27,7 @@ from cardinal.embedded import EmbeddedKafka
 from cardinal.embedded.jars import Jar
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.events import ChainUpdate
+from cardinal.texts import Count
 
 from .cast import Child
 from .check import Content, LakeReader, NodeReader, Reorg, across_batches, differences, reorgs_of_events
@@ -69,6 +70,10 @@ class Audience(Protocol):
 
     def note(self, text: str) -> None:
         """Something was started, or is done."""
+        ...
+
+    def wait(self, text: str) -> None:
+        """Something that takes long has begun; an empty text ends it."""
         ...
 
     def update(self, update: ChainUpdate) -> None:
@@ -156,7 +161,9 @@ class Demo:
         node = self._child("node", "dev-node", *arguments, "--chain-id", str(CHAIN_ID), "--wait", "2", "--json")
         said = self._until(node.objects, "the node did not start", [node])[0]
         self._ws = str(said["ws"])
-        self._audience.note(f"development node at {said['http']}, seed {settings.seed}, {settings.blocks} blocks")
+        self._audience.note(
+            f"development node at {said['http']}, seed {settings.seed}, {Count(settings.blocks, 'block')}"
+        )
         return node, NodeReader(str(said["http"]))
 
     def _start_ingest(self, url: str) -> tuple[list[Child], list[str]]:
@@ -230,7 +237,7 @@ class Demo:
         self._until(self._take_updates, "no block was delivered", [node, *producers])
         lake = None
         if self._settings.spark:
-            self._audience.note("Spark starts; it takes some seconds")
+            self._audience.wait("Spark starts, and the node waits for the lake")
             folder = self._settings.folder
             lake = self._child("lake", "lake", "run", "--from", url, "--to", str(folder / "lake"), "--json")
         held = False
@@ -274,6 +281,7 @@ class Demo:
 
     def _take_batches(self, lake: Child) -> None:
         for said in lake.objects():
+            self._audience.wait("")
             self._batch_ends.append(said["seq"])
             self._lake_head = said["hash"]
             self._audience.batch(len(self._batch_ends), said["blocks"], said["number"], said["seconds"])
@@ -283,7 +291,7 @@ class Demo:
         outcome = Outcome(blocks=len(want.hashes), reorgs=self._reorgs, kills=self._kills.done)
         outcome.differences = differences(want, Content(self._chain, {}), content=False)
         if lake is not None:
-            self._audience.note("comparing the lake with the node, hash by hash and content by content")
+            self._audience.wait("comparing the lake with the node, hash by hash and content by content")
             reader = LakeReader(self._settings.folder / "lake")
             events = reader.rows("events", "seq", "change", "update_id", "hash")
             outcome.lake = self._settings.folder / "lake"
@@ -291,6 +299,7 @@ class Demo:
             outcome.across_batches = across_batches(events, self._batch_ends)
             outcome.rows = reader.counts()
             outcome.differences += differences(want, reader.content(), content=True)
+            self._audience.wait("")
         return outcome
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal.apps import items as opaque
 from cardinal.apps.body import payload_of, unframe, weight_of
-from cardinal.errors import ApplicationError, ConfigurationError, LocalProtocolError
+from cardinal.errors import ApplicationError, LocalProtocolError
 from cardinal.protocols.publish import read_set
 from cardinal.protocols.streams import split
 from cardinal.transports.kafka.settings import kafka_settings
@@ -79,14 +79,22 @@ class OpaqueBlocks:
 
 
 class PayloadBlocks:
-    """Blocks whose items are a payload: any other application."""
+    """Blocks whose items are a payload: any other application.
+
+    Arguments:
+        app: the application, whose verifier is run.
+        chain: file with the parameters of its chain; None: those that are known.
+        largest: bytes of a message that the topics accept.
+
+    """
 
     forks = True
     reads_content = True
 
-    def __init__(self, app: Application, largest: float = inf) -> None:
+    def __init__(self, app: Application, chain: Path | None, largest: float = inf) -> None:
         self._app = app
         self._largest = largest
+        self._check = app.verifier(chain)
         self._chain_id = int(app.chain.rpartition(":")[2])
 
     def verify(self, block: BlockId, parent: BlockId, body: bytes) -> None:
@@ -96,7 +104,8 @@ class PayloadBlocks:
             raise ApplicationError(f"the items are of block {payload.number}, and their stream's header is of another")
         if chain_id != self._chain_id:
             raise ApplicationError(f"block {payload.number} is of chain {chain_id}, not of {self._chain_id}")
-        self._check(payload)
+        if self._check is not None:
+            self._check(payload)
         try:
             messages = split(payload, self._app.topics, self._app.default_topic)
         except LocalProtocolError as error:
@@ -104,9 +113,6 @@ class PayloadBlocks:
         size = max(len(message.key) + len(message.value) for message in messages)
         if size + _RECORD_BYTES > self._largest:
             raise _too_large(payload.number, size, self._largest)
-
-    def _check(self, payload: Payload) -> None:
-        """Checks of the application on a payload."""
 
     def payload(self, number: int, body: bytes) -> Payload:
         """The payload that the publisher wrote."""
@@ -117,31 +123,6 @@ class PayloadBlocks:
         """The weight in its header."""
         del number
         return weight_of(unframe(body)[0])
-
-
-class EvmBlocks(PayloadBlocks):
-    """Blocks of an Ethereum-like chain, which prove their content.
-
-    Arguments:
-        app: the application.
-        chain: file with the parameters of its chain; None: its preset.
-
-    """
-
-    def __init__(self, app: Application, chain: Path | None, largest: float = inf) -> None:
-        from cardinal.apps.evm import Chain, chain_of, verify_payload  # noqa: PLC0415 - the extra of one application
-
-        super().__init__(app, largest)
-        self._chain = chain_of(self._chain_id) if chain is None else Chain.load(chain)
-        self._verify_payload = verify_payload
-        if self._chain.chain_id != self._chain_id:
-            raise ConfigurationError(
-                f"{chain} describes chain {self._chain.chain_id}, and the stream is of chain {self._chain_id}",
-                setting="chain",
-            )
-
-    def _check(self, payload: Payload) -> None:
-        self._verify_payload(payload, self._chain)
 
 
 def check_items(body: bytes) -> None:
@@ -176,8 +157,7 @@ def blocks_of(app: Application, chain: Path | None = None, largest: float = inf)
         MissingExtraError: the application's extra is not installed.
 
     """
-    if app.name == "evm":
-        return EvmBlocks(app, chain, largest)
-    if chain is not None:
-        raise ConfigurationError(f"the application {app.name} takes no file of a chain: leave it out", setting="chain")
-    return OpaqueBlocks(largest) if app.name == "items" else PayloadBlocks(app, largest)
+    if app.name != "items":
+        return PayloadBlocks(app, chain, largest)
+    app.verifier(chain)  # refuses the file of a chain
+    return OpaqueBlocks(largest)

@@ -24,6 +24,7 @@ from cardinal.server.ingest.store import BodyStore
 from cardinal.server.ingest.tls import peer_contexts, server_context
 from cardinal.server.produce.connection import StreamConnection
 from cardinal.server.produce.settings import ProduceSettings
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -151,15 +152,15 @@ class Parts:
             now, node = time.monotonic(), self.node
             if node.acknowledged != before:
                 LOG.info(
-                    "block %(block)s acknowledged: %(blocks_per_second).1f blocks/s, %(publishers)d publishers, "
-                    "%(open_blocks)d open blocks, %(waiting_blocks)d blocks (%(waiting_mib).1f MiB) not on the topics",
+                    "block %(block)s acknowledged: %(blocks_per_second).1f blocks/s, %(publishers)s, "
+                    "%(open_blocks)s, %(waiting_blocks)s (%(waiting_mib).1f MiB) not on the topics",
                     {
                         "kind": "progress",
                         "block": node.last,
                         "blocks_per_second": round((node.acknowledged - before) / (now - said), 3),
-                        "publishers": node.publishers,
-                        "open_blocks": node.open_blocks,
-                        "waiting_blocks": self.promoter.waiting,
+                        "publishers": Count(node.publishers, "publisher"),
+                        "open_blocks": Count(node.open_blocks, "open block"),
+                        "waiting_blocks": Count(self.promoter.waiting, "block"),
                         "waiting_mib": round(self.store.pool_bytes / MEBIBYTE, 3),
                     },
                 )
@@ -228,7 +229,6 @@ async def run_ingest(
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, tls) as listener:
-            LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
             listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]
@@ -245,10 +245,9 @@ async def run_ingest(
                 for task in running:
                     task.cancel()
                 if promoter.waiting:
-                    fields = {"kind": "waiting", "waiting_blocks": promoter.waiting}
-                    LOG.info(
-                        "%(waiting_blocks)d blocks are not on the topics yet: the next start puts them there", fields
-                    )
+                    waiting = Count(promoter.waiting, "block is", "blocks are")
+                    fields = {"kind": "waiting", "waiting_blocks": waiting}
+                    LOG.info("%(waiting_blocks)s not on the topics yet: the next start puts them there", fields)
     finally:
         await asyncio.to_thread(opened.close)
         await connection.close()

@@ -1,15 +1,18 @@
 """Connection of the producing service to its stream: a producer, and the next one where that has failed.
 
-Of ingest nodes it is a publisher (:mod:`.ingest_connection`); the service sees one interface.
+A destination that is no stream is an entry point of the group ``cardinal.destinations``: a module with
+``connection(url, app, settings) -> Connection``. The service sees one interface.
 """
 
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal._concurrency import run_in_thread
 from cardinal.apps import Application
+from cardinal.config import schemes
 from cardinal.config.settings import find_url
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.producer import Producer
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from cardinal.producing.standby.arrivals import ArrivalCounts
     from cardinal.producing.survey.frontier import Survey
     from cardinal.protocols.streams.publishing.standby import ProducerCount
-    from cardinal.server.produce.ingest_connection import IngestCheck
     from cardinal.server.produce.reorg_grouping import Step
     from cardinal.server.produce.settings import ProduceSettings
     from cardinal.transports import TransportUrl
@@ -34,11 +36,33 @@ if TYPE_CHECKING:
 _THREAD: Final = "cardinal-produce-connecting"
 
 
+class Check(Protocol):
+    """Queries of a connection's other side."""
+
+    @property
+    def peer(self) -> str:
+        """Its noun in sentences: ``broker``."""
+        ...
+
+    @property
+    def failure(self) -> CardinalError | None:
+        """The reason for which nothing is accepted; None where something is, or before the first answer."""
+        ...
+
+    async def query(self) -> bool:
+        """True where the other side answers."""
+        ...
+
+    def answered(self) -> None:
+        """Something was acknowledged."""
+        ...
+
+
 class Connection(Protocol):
     """The interface of both connections; see :class:`StreamConnection`."""
 
     @property
-    def check(self) -> StreamCheck | IngestCheck:
+    def check(self) -> Check:
         """Queries of the other side."""
         ...
 
@@ -102,15 +126,14 @@ class Connection(Protocol):
 
 
 def connection_of(url: str | TransportUrl, app: Stream, settings: ProduceSettings) -> Connection:
-    """The connection for a URL. ConfigurationError: it is of ingest nodes, and the layout is no application."""
+    """The connection for a URL. ConfigurationError: it is no stream, and the layout is no application."""
     found = find_url(url)
-    if found.scheme != "ingest":
+    if (scheme := schemes.destination(found.scheme)) is None:
         return StreamConnection(url, app, settings)
     if not isinstance(app, Application):
-        raise ConfigurationError("ingest nodes accept blocks of applications alone", setting="app")
-    from cardinal.server.produce.ingest_connection import IngestConnection  # noqa: PLC0415 - an extra of its own
-
-    return IngestConnection(found, app, settings)
+        raise ConfigurationError(f"{found.scheme}:// accepts blocks of applications alone", setting="app")
+    made: Connection = import_module(scheme.module).connection(found, app, settings)
+    return made
 
 
 class StreamConnection:
@@ -165,7 +188,8 @@ class StreamConnection:
 
     async def is_new(self) -> bool:
         """True where the stream's topics do not exist."""
-        if find_url(self._url).scheme in ("ws", "wss"):
+        scheme = schemes.transport(find_url(self._url).scheme)
+        if scheme is None or scheme.other_way:
             return False  # connecting refuses it
         return self._app.default_topic not in await self.check.topics()
 

@@ -35,6 +35,11 @@ _MARGIN: Final = 8
 """Blocks that other publishers may add while the feed is read; nodes end streams that offer what is below a reorg."""
 
 
+def connection(url: TransportUrl, app: Application, settings: ProduceSettings) -> IngestConnection:
+    """The connection to ingest nodes."""
+    return IngestConnection(url, app, settings)
+
+
 class IngestCheck:
     """Looks at the publisher's stream; the publisher itself follows its nodes.
 

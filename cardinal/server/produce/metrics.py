@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.apps import block_time
 from cardinal.consuming.metrics import DEPTH_BUCKETS, LATENCY_BUCKETS
 from cardinal.metrics import Collector, CounterMetricFamily, GaugeMetricFamily, Histogram, Metric, new_registry
 
@@ -78,7 +77,7 @@ class ProduceMetrics(Collector):
         if behind >= _NEAR_BLOCKS:
             return
         self._queue.observe(seconds)
-        if self.app is not None and (at := block_time(self.app, payload)) is not None:
+        if self.app is not None and (at := self.app.time_of(payload)) is not None:
             self._latency.observe(max(0.0, self._clock() - at))
 
     def reorged(self, depth: int) -> None:

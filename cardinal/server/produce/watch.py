@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cardinal.feeds import Aiming, FeedReport, HasHead
 from cardinal.server.produce.conditions import LOG, Condition, Conditions
 from cardinal.server.produce.progress import Rate
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,9 +154,10 @@ class Watch:
         if self.nodes.waits_for:
             holding["node"] = Condition(self.nodes.waits_for, "")  # the feed logs it
         if failure is not None:
-            unsealed, peer = len(self._queue.unsealed), self._stream.check.peer
+            unsealed, peer = Count(len(self._queue.unsealed), "block waits", "blocks wait"), self._stream.check.peer
             holding["broker"] = Condition(
-                f"the {peer} does not answer, and {unsealed} blocks wait for it: {failure}", f"the {peer} answers again"
+                f"the {peer} does not answer, and {unsealed} for it: {failure}",
+                f"the {peer} answers again",
             )
         if published is None and at.first is not None and target is not None and target < at.first:
             holding["first"] = Condition(

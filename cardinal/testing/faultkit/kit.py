@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from cardinal.errors import ConfigurationError
 from cardinal.handlers import Handler
+from cardinal.texts import Count
 
 from .chain import Chain
 from .script import Script, one_kill, parse, plain, random_script, smaller
@@ -184,7 +185,7 @@ class FaultKit:
         if full.reason is not None or full.state != self._play(full.script, chain, untouched=True).state:
             return None
         reason = (
-            f"the state after {len(full.script.steps)} blocks is that of a handler without any: "
+            f"the state after {Count(len(full.script.steps), 'block')} is that of a handler without any: "
             "store what handle() is given, and return it from state()"
         )
         return replace(full, reason=reason, details=(f"state      {full.state}",))

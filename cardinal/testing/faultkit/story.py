@@ -6,6 +6,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from cardinal.texts import Count
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -68,7 +70,7 @@ def differences(expected: str, found: str, chain: Chain) -> list[str]:
     before, after = (_named(text, chain).splitlines() for text in (expected, found))
     lines = [line for line in difflib.ndiff(before, after) if line[0] in "-+"]
     more = len(lines) - _DIFFERENCES
-    return lines[:_DIFFERENCES] + ([f"  … and {more} lines more"] if more > 0 else [])
+    return lines[:_DIFFERENCES] + ([f"  … and {Count(more, 'more line')}"] if more > 0 else [])
 
 
 def _named(text: str, chain: Chain) -> str:

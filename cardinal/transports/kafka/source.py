@@ -27,6 +27,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Record, Row
+from cardinal.texts import Count
 from cardinal.transports.base import Capabilities, OpenTransaction, Source
 from cardinal.transports.expired import check_positions, expired
 
@@ -232,7 +233,7 @@ class KafkaSource(Source):
     def _reconnect(self, stalled: Sequence[Partition]) -> None:
         """Resume with another client."""
         (topic, number), *more = stalled
-        others = f" and {len(more)} more partitions" if more else ""
+        others = f" and {Count(len(more), 'more partition')}" if more else ""
         _log.warning("the Kafka client no longer fetches %s:%d%s: a new one resumes", topic, number, others)
         old, self._consumer = self._consumer, self._connect()
         _close_later(old)

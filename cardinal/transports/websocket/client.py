@@ -247,7 +247,7 @@ class Client:
         if self._unreachable_since:
             self._pauses = _pauses()
             seconds, self._unreachable_since = time.monotonic() - self._unreachable_since, 0.0
-            _log.warning("the server at %s is back after %.1f s", self._settings.address, seconds)
+            _log.info("the server at %s is back after %.1f s", self._settings.address, seconds)
 
     def _receive(self, message: bytes | str) -> None:
         self._returned()

@@ -101,7 +101,10 @@ def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:
     if len(updates) > 1 and updates[0] == updates[1]:
         seq = updates[0] - 1
     if seq < 1:
-        raise LakeError(f"the lake {snapshot.location.root} has no state so old: choose a later one")
+        what = (
+            "state so old: choose a later one" if as_of.time is None else "block published by then: choose a later time"
+        )
+        raise LakeError(f"the lake {snapshot.location.root} has no {what}")
     return int(seq)
 
 

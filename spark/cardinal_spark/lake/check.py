@@ -24,6 +24,7 @@ from cardinal.consumer import Consumer
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import MissingPayload, PathMap, Payload
 from cardinal.protocols.streams.types import path_text
+from cardinal.texts import Count
 from cardinal_spark.options import INTEGERS
 from cardinal_spark.rows import ADDED, AppSpec
 
@@ -220,7 +221,12 @@ class Check:
             is_there, should_be = held.get(row.hash, Counter()), due.get(row.hash, Counter())
             if is_there != should_be:
                 lacks, more = (should_be - is_there).total(), (is_there - should_be).total()
-                yield Difference(table, row.number, row.seq, f"{lacks} rows are missing, {more} should not be there")
+                yield Difference(
+                    table,
+                    row.number,
+                    row.seq,
+                    f"{Count(lacks, 'row is', 'rows are')} missing, {more} should not be there",
+                )
 
     def _current(self, table: str, window: Sequence[EventRow]) -> pa.Table:
         heights = NumberRange(window[0].number, window[-1].number)

@@ -33,6 +33,7 @@ from deltalake.exceptions import CommitFailedError
 
 from cardinal.apps.base import REORG_THRESHOLD
 from cardinal.errors import ConfigurationError, LakeError
+from cardinal.texts import Count
 from cardinal_spark.rows import AppSpec
 
 from .location import LakeLocation, mapped
@@ -80,9 +81,9 @@ def upkeep(location: LakeLocation, settings: LakeSettings, before: int, after: i
         return
     try:
         for done in compact(location):
-            _LOG.info("%s: %d files became %d", done.table, done.removed, done.added)
+            _LOG.info("%s: %s became %d", done.table, Count(done.removed, "file"), done.added)
         if settings.retention_hours and after // settings.compact_every % _CLEAN_EVERY == 0:
-            _LOG.info("%d files removed", clean(location, retention_hours=settings.retention_hours))
+            _LOG.info("%s removed", Count(clean(location, retention_hours=settings.retention_hours), "file"))
     except LakeError as error:
         _LOG.warning("the lake's compaction or clean-up failed and will be retried: %s", error)
 

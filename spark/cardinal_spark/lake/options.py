@@ -33,7 +33,7 @@ READ_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "columns": "comma-separated names of the columns to read; default: all",
         "asOfSeq": "the state of the lake after this row of `events`",
         "asOfBlock": "the state of the lake when the chain's block of this number had just joined",
-        "asOfTime": "the state of the lake at this time, with its zone",
+        "asOfTime": "what was published by this time, with its zone; a backfill publishes blocks late",
     }
 )
 """Of a batch read; one of the last three at most."""

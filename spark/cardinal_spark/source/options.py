@@ -96,7 +96,7 @@ class SourceOptions:
     columns: tuple[str, ...] = ()
     finality: str = LATEST
     abi: str = field(default="", repr=False)
-    app: str = "evm"
+    app: str = apps.DEFAULT
     presets: Mapping[str, Any] = field(default_factory=dict)
     starting: str = EARLIEST
     ending: str = LATEST
@@ -132,7 +132,7 @@ class SourceOptions:
         table = choice(parsed, "table", TABLES)
         if (table == DECODED_LOGS) != ("abi" in parsed):
             raise ConfigurationError(f"set table={DECODED_LOGS} and abi together", setting="abi")
-        if (app := parsed.get("app", "evm")) != "evm" and table not in ANY_APPLICATION:
+        if (app := parsed.get("app", apps.DEFAULT)) != "evm" and table not in ANY_APPLICATION:
             others = ", ".join(ANY_APPLICATION)
             raise ConfigurationError(f"the table {table} is of evm streams: of {app} read {others}", setting="table")
         timeout = number(parsed, "topicsTimeout")

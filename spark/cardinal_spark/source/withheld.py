@@ -17,6 +17,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.protocols.streams.types import SHORT, BlockRef, short
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -65,7 +66,7 @@ class Withheld:
             if self.mark is None
             else f"the last {self._level} block is {self.mark}"
         )
-        return f"{self.blocks:,} blocks are not {self._level} yet, {mark}"
+        return f"{Count(self.blocks, 'block is', 'blocks are')} not {self._level} yet, {mark}"
 
     def passed(self, updates: Iterable[ChainUpdate]) -> Iterator[ChainUpdate]:
         """The updates that are final.

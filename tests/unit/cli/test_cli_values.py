@@ -47,7 +47,7 @@ def test_another_text_is_refused_with_those_that_there_are(text: str, kinds: tup
 def test_ages_and_hashes_are_short() -> None:
     seconds = (0.04, 59.9, 61, 7_100, 7_300, 200_000, None)
     assert [blocks.age(one) for one in seconds] == ["0.0 s", "59.9 s", "1 min", "118 min", "2 h", "2 d", "-"]
-    assert blocks.short(bytes.fromhex(HASH)) == "0xababababab…"
+    assert blocks.short_hash(bytes.fromhex(HASH)) == "0xababababab…"
     assert [blocks.clock(one) for one in (0, None, 10**15)] == ["1970-01-01 00:00:00", "-", "-"]
 
 

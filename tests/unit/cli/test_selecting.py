@@ -12,7 +12,7 @@ ADDRESS = f"0x{'ab' * 20}"
 
 
 def test_only_an_application_that_brings_options_has_some() -> None:
-    assert {name: [one.name for one in apps.selection_options(name)] for name in (*apps.NAMES, "other")} == {
+    assert {name: [one.name for one in apps.selection_options(name)] for name in (*apps.names(), "other")} == {
         "blob": [],
         "evm": ["address", "topic0"],
         "items": [],

@@ -9,9 +9,15 @@ from functools import partial
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from cardinal import apps
+from cardinal.cli.status import status
 from cardinal.cli.watching import watch
 from cardinal.errors import ConfigurationError, TopicError, UnreachableError
+from cardinal.protocols.streams.events import Explanation
+
+HASH = bytes(range(32))
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +42,16 @@ def test_reports_follow_each_other_also_after_errors_that_time_can_heal(capsys: 
     captured = capsys.readouterr()
     assert captured.err.splitlines() == ["error: nobody is there", "error: no stream"]
     assert captured.out.splitlines() == ["a report"]  # not a terminal: nothing is cleared
+
+
+def test_a_block_that_is_not_published_yet_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Explanation(HASH, None, "unknown"), Explanation(HASH, 7, "delivered")]
+    monkeypatch.setattr("cardinal.cli.status.streams", lambda *_: [apps.get("evm", chain_id=1)])
+    monkeypatch.setattr("cardinal.cli.status.explain_block", lambda *_: found.pop(0))
+    monkeypatch.setattr("time.sleep", lambda _: None if found else signal.raise_signal(signal.SIGTERM))
+    done = CliRunner().invoke(status, ["kafka://127.0.0.1:1", "--hash", HASH.hex(), "--watch"])
+    assert (done.exit_code, done.stdout) == (0, "block 7 of evm:1 is delivered\n")
+    assert "is not on the topics of evm:1" in done.stderr
 
 
 def test_a_terminal_is_cleared_before_a_report(

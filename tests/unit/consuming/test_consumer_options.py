@@ -38,7 +38,7 @@ HASH = bytes(32)
         ("on_incomplete", "wait"),
         *(("on_finality_violation", value) for value in ("", "ask")),
         *(("policy", value) for value in ("quorum", "quorum:0", "quorum:4", "most")),
-        ("until", "now"),
+        *(("until", value) for value in ("now", "20", -1, True, 2.0, b"end")),
         ("content", "ranges"),  # with a quorum
         ("max_update", 0),
         *((name, 3) for name in ("heal", "on_event")),
@@ -50,6 +50,13 @@ def test_what_cannot_be_meant_is_refused_by_name(broker: MemoryBroker, option: s
     with pytest.raises(ConfigurationError) as caught:
         Consumer(broker.url, Blocks(), **options)  # type: ignore[arg-type] # wrong on purpose
     assert caught.value.setting == option
+
+
+def test_a_last_block_below_the_first_is_refused(broker: MemoryBroker) -> None:
+    publish(broker, line(1, 3))
+    with pytest.raises(ConfigurationError, match=r"until=2 lies below start=3") as caught:
+        Consumer(broker.url, Blocks(), start=3, until=2)
+    assert caught.value.setting == "until"
 
 
 def test_content_ranges_takes_nothing_that_is_on_no_topic(broker: MemoryBroker) -> None:

@@ -130,7 +130,7 @@ def test_a_field_that_has_no_place_is_refused(frame: Frame, field: str) -> None:
 
 
 def test_bytes_after_a_closed_frame_are_refused() -> None:
-    with pytest.raises(ViolationError, match=r"DecoderFailure.*1 bytes after the frame"):
+    with pytest.raises(ViolationError, match=r"DecoderFailure.*1 byte after the frame"):
         decode(encode(MESSAGE) + b"\x00")
 
 

@@ -135,6 +135,30 @@ def test_a_long_extension_can_be_divided_into_several_updates_but_no_switch() ->
     assert feed(orderer, run("b", 3, 3, "2a")) == ["-8a-7a-6a-5a-4a-3a+3b+4b+5b+6b+7b+8b+9b"]
 
 
+@pytest.mark.parametrize(
+    ("until", "max_update", "updates"),
+    [
+        (0, None, ["+1a+2a+3a+4a+5a"]),
+        (1, None, ["+1a", "+2a+3a+4a+5a"]),
+        (4, None, ["+1a+2a+3a+4a", "+5a"]),
+        (5, None, ["+1a+2a+3a+4a+5a"]),
+        (9, None, ["+1a+2a+3a+4a+5a"]),
+        (3, 2, ["+1a+2a", "+3a", "+4a+5a"]),
+        (4, 2, ["+1a+2a", "+3a+4a", "+5a"]),
+    ],
+)
+def test_an_extension_across_a_number_is_divided_there(until: int, max_update: int | None, updates: list[str]) -> None:
+    orderer = start(until=until, max_update=max_update)
+    feed(orderer, run("a", 2, 5, "1a"))
+    assert feed(orderer, run("a", 1, 1, "0g")) == updates
+
+
+def test_a_switch_across_a_number_is_one_update() -> None:
+    orderer = start(until=3)
+    feed(orderer, [*run("a", 1, 2, "0g"), *run("b", 3, 5, "2b")])
+    assert feed(orderer, run("b", 2, 2, "1a")) == ["-2a+2b+3b+4b+5b"]
+
+
 def test_below_the_floor_there_is_no_fork_point_until_the_head_falls() -> None:
     orderer = start(reorg_threshold=2)
     feed(orderer, run("a", 1, 6, "0g"))

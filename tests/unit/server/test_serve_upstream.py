@@ -146,4 +146,4 @@ def test_a_transaction_that_hides_records_from_all_clients_is_named_until_it_end
             await asyncio.wrap_future(upstream.close())
         return waits
 
-    assert f"1 records of {APP.default_topic}:0 from offset " in asyncio.run(run())
+    assert f"1 record of {APP.default_topic}:0 from offset " in asyncio.run(run())

@@ -131,7 +131,7 @@ PLANTED = {
     "a row of the ledger that is missing": ("events", without(9), "does not follow seq"),
     "a row of the ledger that stands twice": ("events", twice(4), "is there twice"),
     "a row of the ledger of another block": ("events", with_value("hash", 1, b"y" * 32), "events: block"),
-    "a path that is missing": ("payload", without(11), "rows are missing"),
+    "a path that is missing": ("payload", without(11), "row is missing"),
     "a row of a block that never joined": ("payload", shifted("_seq", 5), "did not join under this seq"),
     "a typed row that is missing": ("logs", without(0), "logs: block"),
     "a typed row that stands twice": ("transactions", twice(3), "1 should not be there"),
@@ -169,7 +169,7 @@ def test_content_that_is_not_the_streams_is_found(copy: Made) -> None:
 
     copy.plant("payload", change)
     (found,) = [each for each in copy.differences(stream=True) if each.startswith("payload")]
-    assert "1 rows are missing, 1 should not be there" in found
+    assert "1 row is missing, 1 should not be there" in found
 
 
 def test_a_stream_of_another_chain_is_found(made: Made) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from cardinal.errors import CardinalError, ConfigurationError, LakeError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import BlockRef
+from cardinal_connectors.dev import DevSettings
 from cardinal_spark.cli import lake
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
@@ -27,6 +28,7 @@ from cardinal_spark.session import java_error
 from cardinal_spark.source.offsets import offset_of
 from cardinal_spark.spinner import Spinner
 from cardinal_spark.testing import block_hash, commit_batch, script
+from dev_rows import DevRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +281,14 @@ def test_an_order_names_tables_and_columns(path: str) -> None:
     assert "table=column, not 'payload'" in str(error_of("maintain", path, "--z-order", "payload"))
     order = ("--z-order", "payload=path,payload=_seq", "--z-order", "logs=address")
     assert "no table 'logs'" in str(error_of("maintain", path, *order))
-    assert lake_command("maintain", path, *order[:2]).stdout.splitlines()[0] == "payload: 1 files became 1"
+    assert lake_command("maintain", path, *order[:2]).stdout.splitlines()[0] == "payload: 1 file became 1"
+
+
+def test_a_lake_decides_the_chain_where_the_server_has_several(tmp_path: Path) -> None:
+    made = DevRows(DevSettings(chain_id=7, blocks=3))
+    commit_batch(LakeLocation.of(str(tmp_path)), made.updates)
+    assert source_options(PipelineJob("kafka://b", str(tmp_path)))["chainId"] == "7"
+    assert "chainId" not in source_options(PipelineJob("kafka://b", str(tmp_path), options={"chainid": "8"}))
 
 
 def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:

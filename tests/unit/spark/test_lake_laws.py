@@ -191,7 +191,7 @@ def test_a_lake_shows_every_state_that_it_ever_had(data: st.DataObject) -> None:
             then = image(folder, AsOf(block=number))
             assert then == image_of(rows[:seq])
             assert then.chain[-1] == (number, block_hash, seq)
-        with pytest.raises(LakeError, match="no state so old"):
+        with pytest.raises(LakeError, match="no block published by then"):
             image(folder, AsOf(time=start))
         with pytest.raises(LakeError, match="has no block"):
             image(folder, AsOf(block=10_000))

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from cardinal.apps.evm.model.block import Log, Transaction
+from cardinal.texts import Readable
 
 from .signatures import Parameter, Signature, from_json, from_text
 from .values import Form, MisfitError, values_of
@@ -36,15 +37,15 @@ _ANONYMOUS: Final = (Form.PADDED, Form.UNPADDED)
 """Forms that are tried, one after the other. An anonymous event is not guessed: any word would fit an ``address``."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicHash:
+@dataclass(frozen=True, slots=True, repr=False)
+class TopicHash(Readable):
     """Keccak-256 of an indexed value that the log itself does not contain."""
 
     hash: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+@dataclass(frozen=True, slots=True, repr=False)
+class Argument(Readable):
     """Decoded value with its parameter's name (which may be empty) and canonical type."""
 
     name: str
@@ -53,8 +54,8 @@ class Argument:
     indexed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+@dataclass(frozen=True, slots=True, repr=False)
+class Decoded(Readable):
     """Decoded log or input.
 
     Attributes:
@@ -84,8 +85,8 @@ class Decoded:
         raise KeyError(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Undecoded:
+@dataclass(frozen=True, slots=True, repr=False)
+class Undecoded(Readable):
     """Log or input that no signature fits, or more than one."""
 
     reason: str

@@ -14,14 +14,15 @@ from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rlp.fields import HASH, bytes_of, list_of, number
 from cardinal.errors import ApplicationError
+from cardinal.texts import Readable
 
 NO_CODE: Final = keccak(b"")
 """Code hash of an account without code."""
 _FIELDS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+@dataclass(frozen=True, slots=True, repr=False)
+class Account(Readable):
     """Account of the state.
 
     Attributes:

@@ -20,6 +20,7 @@ from typing import Final
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.rlp import minimal_bytes
 from cardinal.protocols.streams.payload import Payload, SubBatch
+from cardinal.texts import Count, Readable
 
 from .transaction import AccessEntry, Authorization, Deposit, SyncedState, Transaction
 
@@ -43,16 +44,16 @@ NO_CONTRACT: Final = bytes(20)
 """Contract address in a receipt that created none (facts, EVM application layer)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuthoritySeal:
+@dataclass(frozen=True, slots=True, repr=False)
+class AuthoritySeal(Readable):
     """Seal of a proof-of-authority (AuRa) header: the step and the signature of 65 bytes."""
 
     step: int
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+@dataclass(frozen=True, slots=True, repr=False)
+class Header(Readable):
     """Block header; the fields from ``base_fee_per_gas`` on are None before the fork that added them.
 
     Attributes:
@@ -106,8 +107,8 @@ HEADER_FIELDS: Final = tuple(entry.name for entry in fields(Header))[:-2]
 """Header fields in encoding order, without ``more`` and ``seal``."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptMeta:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReceiptMeta(Readable):
     """Receipt as the stream carries it: without logs, with the fields that a consensus receipt lacks.
 
     Attributes:
@@ -135,8 +136,8 @@ class ReceiptMeta:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+@dataclass(frozen=True, slots=True, repr=False)
+class Log(Readable):
     """Log; ``log_index`` counts across the block."""
 
     transaction_index: int
@@ -150,8 +151,8 @@ class Log:
         return rlp.encode([self.address, self.topics, self.data])
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawal:
+@dataclass(frozen=True, slots=True, repr=False)
+class Withdrawal(Readable):
     """Withdrawal from the beacon chain (EIP-4895); ``amount`` in gwei."""
 
     index: int
@@ -198,7 +199,7 @@ class Block:
 
     def __repr__(self) -> str:
         """Name the block and its sizes: all of its parts are kilobytes."""
-        sizes = f"{len(self.transactions)} transactions, {len(self.logs)} logs"
+        sizes = f"{Count(len(self.transactions), 'transaction')}, {Count(len(self.logs), 'log')}"
         return f"<Block {self.number} 0x{self.hash.hex()} of chain {self.chain_id}: {sizes}>"
 
     def transaction_of(self, entry: Log | ReceiptMeta) -> Transaction | None:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from cardinal.texts import Readable
 
-@dataclass(frozen=True, slots=True)
-class StateDelta:
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StateDelta(Readable):
     """State delta of a block.
 
     Attributes:

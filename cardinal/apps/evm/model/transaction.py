@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from cardinal.apps.evm import rlp
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rlp import minimal_bytes
+from cardinal.texts import Readable
 
 from .transaction_types import (
     ACCESS_LIST,
@@ -51,16 +52,16 @@ _STATE_SYNC_PREFIX: Final = b"matic-bor-receipt-"
 _AUTHORIZATION_MAGIC: Final = b"\5"  # what is signed for EIP-7702 begins with it
 
 
-@dataclass(frozen=True, slots=True)
-class AccessEntry:
+@dataclass(frozen=True, slots=True, repr=False)
+class AccessEntry(Readable):
     """Access list entry (EIP-2930): an address and its storage keys."""
 
     address: bytes
     storage_keys: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Authorization:
+@dataclass(frozen=True, slots=True, repr=False)
+class Authorization(Readable):
     """Signed authorization to run another account's code (EIP-7702)."""
 
     chain_id: int
@@ -86,8 +87,8 @@ class Authorization:
         return recover(keccak(_AUTHORIZATION_MAGIC + message), self.y_parity, self.r, self.s)
 
 
-@dataclass(frozen=True, slots=True)
-class Deposit:
+@dataclass(frozen=True, slots=True, repr=False)
+class Deposit(Readable):
     """Fields that only a deposit from the parent chain has (OP Stack); ``mint`` in wei."""
 
     source_hash: bytes
@@ -96,8 +97,8 @@ class Deposit:
     is_system: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SyncedState:
+@dataclass(frozen=True, slots=True, repr=False)
+class SyncedState(Readable):
     """State that Polygon's parent chain sent to a contract (PIP-74), with the hash of the transaction there."""
 
     id: int
@@ -110,8 +111,8 @@ Special: TypeAlias = int | bytes | None
 """Value of a field that only some chains' types have."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+@dataclass(frozen=True, slots=True, repr=False)
+class Transaction(Readable):
     """A transaction of type 0 (legacy) to 4 (set code), or of a type of its chain (:mod:`.transaction_types`).
 
     Attributes:

@@ -20,6 +20,7 @@ from cardinal.protocols.streams.types import BlockRef, Partition, Row
 from cardinal.protocols.streams.wire import avro
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG, BATCH_MSG, SUB_BATCH_HEADER, SUB_BATCH_MSG
+from cardinal.texts import Readable
 
 _DIGEST_SIZE: Final = 8
 _KEPT_AT: Final = 12
@@ -36,8 +37,8 @@ class Contents(Enum):
     """Digests: a completed block is a :class:`HeaderOnly`, its content stays on the topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderOnly:
+@dataclass(frozen=True, slots=True, repr=False)
+class HeaderOnly(Readable):
     """A block without its content: the Batch's own values and those that were kept, and the ranges of the content.
 
     ``ranges`` has for every partition the offset of the first message, and the one after the last that counts; it is

@@ -57,6 +57,7 @@ from cardinal.protocols.streams.wire.messages import (
     ReorgComplete,
 )
 from cardinal.protocols.streams.wire.ranges import ranges_of
+from cardinal.texts import Count
 
 from .block import (
     DELETE_OVERHEAD,
@@ -539,7 +540,7 @@ class Reassembler:
         events: list[ReassemblyEvent] = []
         for block in self._open.pop_below(number - self.threshold):
             below = block.number or 0
-            reason = f"incomplete {self.threshold} blocks below the head: it {block.explain().lacks}"
+            reason = f"incomplete {Count(self.threshold, 'block')} below the head: it {block.explain().lacks}"
             # Its messages are held until the next step at least: under a quorum they are compared.
             self._recent.add(block.hash, RecentBlock(below, block, reason=reason))
             events.append(Stale(BlockRef(below, block.hash), reason))
@@ -604,7 +605,7 @@ def _read_batch(record: Record) -> avro.BatchFields:
     fields = avro.read_batch(record.value)
     for entry in fields.entries.values():
         if entry.count < 0:
-            raise DecodeError(f"the Batch counts {entry.count} messages under {path_text(entry.path)!r}")
+            raise DecodeError(f"the Batch counts {Count(entry.count, 'message')} under {path_text(entry.path)!r}")
     return fields
 
 

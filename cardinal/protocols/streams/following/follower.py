@@ -35,7 +35,7 @@ from cardinal.protocols.streams.events import (
     reorg_at,
 )
 from cardinal.protocols.streams.lazy import BoundedDict
-from cardinal.protocols.streams.ordering.orderer import PRUNED, Orderer
+from cardinal.protocols.streams.ordering.orderer import PRUNED, REMOVED, Orderer
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
 from cardinal.protocols.streams.quorum.attribution import parse_policy
 from cardinal.protocols.streams.quorum.reassembler import Assembler, QuorumReassembler
@@ -213,14 +213,16 @@ class Follower:
         if state is None:
             return explanation
         number = self.orderer.removed_at(block_hash)
-        return replace(explanation, state=state, reason=explanation.reason if number is None else reorg_at(number))
+        if number is None:
+            return replace(explanation, state=state)
+        return replace(explanation, state=REMOVED, reason=reorg_at(number))  # says more than that it was pruned
 
     def awaited(self) -> list[Explanation]:
         """The blocks that the chain waits for, lowest first: parents of complete blocks, open blocks above the head."""
         orphans = {parent: replace(self.explain(parent), number=number) for parent, number in self.orderer.orphans()}
         above = (header.hash for header in self._open_headers() if header.number > self._head_number)
         found = {block_hash: self.explain(block_hash) for block_hash in above} | orphans
-        awaited = [one for one in found.values() if not one.state.startswith(PRUNED)]
+        awaited = [one for one in found.values() if not (self.orderer.state_of(one.block) or "").startswith(PRUNED)]
         return sorted(awaited, key=lambda one: (-1 if one.number is None else one.number, one.block))
 
     def cursor(self) -> Cursor:

@@ -34,6 +34,7 @@ from cardinal.protocols.streams.quorum.reassembler import Assembler
 from cardinal.protocols.streams.types import BlockRef, Partition, Record, producer_of
 from cardinal.protocols.streams.wire.keys import HASH_END
 from cardinal.protocols.streams.wire.messages import BATCH_DELETE_MSG
+from cardinal.texts import Count
 
 from .settings import FollowerSettings
 
@@ -313,7 +314,7 @@ class ReorgChannels:
                 return "its ancestor is below the remembered part of the delivered chain"
             case _:
                 threshold = self._settings.reorg_threshold
-                return f"nothing came on it for {threshold} blocks, and no attempt is complete"
+                return f"nothing came on it for {Count(threshold, 'block')}, and no attempt is complete"
 
     def _abandon(self, channel: _Channel, reason: str) -> Iterator[ChannelEvent]:
         won = self._won(channel)

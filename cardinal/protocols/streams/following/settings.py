@@ -78,7 +78,7 @@ class FollowerSettings(OrderingSettings):
         part of a lineage by itself; and ``on_finality_violation``, ``on_incomplete`` and ``blacklist``: they are
         policies for a stream that is stuck or on a wrong chain, contradict nothing that was delivered (a cursor that
         delivered a block of the blacklist is refused), and an operator changes them to let it continue.
-        ``default_topic``, ``history``, ``max_update`` and the bounds limit what can be followed at all;
+        ``default_topic``, ``history``, ``max_update``, ``until`` and the bounds limit what can be followed at all;
         ``finality_of`` belongs to the application.
         """
         pinned = sorted((number, block.hex()) for number, block in self.whitelist.items())

@@ -6,7 +6,7 @@ Rules:
    delivered. Its number is its parent's plus one.
 2. Leaving the head takes a strictly heavier chain. Of equal ones the first received stays.
 3. A switch is one update through the common ancestor: removed newest first, added oldest first. An extension may be
-   divided into several updates (``max_update``); a switch never is.
+   divided into several updates (``max_update``, ``until``); a switch never is.
 4. Children that came before their parents wait, and are delivered with them. Of too many waiting blocks the ones
    farthest above the head are evicted, of too many on side branches the lightest.
 5. Blocks farther below the head than the reorg threshold are pruned, with the side branches that hang on them, unless
@@ -22,7 +22,7 @@ not grow with the blocks that are held, except for the depth of a switch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import takewhile
 from typing import Final, cast
@@ -227,8 +227,9 @@ class Orderer:
         return "on a side branch" if node.linked else f"waiting for parent {(node.parent or b'').hex()}"
 
     def removed_at(self, block_hash: bytes) -> int | None:
-        """The lowest number that the reorg replaced with which a removed block left the chain; None for any other."""
-        return self._removed_at.get(block_hash) if self.state_of(block_hash) == REMOVED else None
+        """The lowest number that the reorg replaced with which a block left the chain; None for one in the chain."""
+        state = self.state_of(block_hash) or ""
+        return self._removed_at.get(block_hash) if state == REMOVED or state.startswith(PRUNED) else None
 
     def take_reports(self) -> list[OrderingEvent]:
         """The reports since the last call."""
@@ -594,13 +595,19 @@ class Orderer:
         self._add_to_side(old)
         self.history.cut(len(old))
         new.reverse()
-        step = len(new) if removed or self._settings.max_update is None else self._settings.max_update
-        updates = []
-        for at in range(0, len(new), step):
-            updates.append(self._deliver(removed, new[at : at + step]))
-            removed = ()
+        updates = [self._deliver(removed, new)] if removed else [self._deliver((), part) for part in self._divided(new)]
         self._prune()
         return updates
+
+    def _divided(self, new: list[Node]) -> Iterator[list[Node]]:
+        """The blocks of an extension, update by update."""
+        until, at = self._settings.until, 0
+        while at < len(new):
+            end = min(len(new), at + (self._settings.max_update or len(new)))
+            if until is not None and new[at].number <= until < new[end - 1].number:
+                end = at + until - new[at].number + 1
+            yield new[at:end]
+            at = end
 
     def _note_removed(self, old: Sequence[Node]) -> None:
         """Note the reorg with which these blocks, newest first, left the chain."""
@@ -653,8 +660,7 @@ class Orderer:
     def _forget(self, node: Node) -> None:
         self._waiting.discard(node)
         self._side.discard(node)
-        if self._last_states.get(node.hash) != REMOVED:  # that it was delivered says more
-            self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
+        self._last_states[node.hash] = f"{PRUNED}{_TOO_LOW}"
 
     def _remove(self, node: Node) -> None:
         self._tree.remove(node)

@@ -23,6 +23,7 @@ class OrderingSettings:
         max_waiting, max_side: complete blocks that may wait for a parent, or stand on side branches.
         max_bytes: of the content of either.
         max_update: blocks in one update at most, unless it is a switch; None: any number.
+        until: an update that extends the chain across this number ends with it, and another one continues.
         start_delivered: the given start was delivered by an earlier run. False: it is the parent of the first block,
             and no block at or below it is delivered or removed.
         begin_anew: a heavier chain that leaves below the start replaces everything that was delivered, in one update,
@@ -39,6 +40,7 @@ class OrderingSettings:
     max_side: int = 10_000
     max_bytes: int = 256 << 20
     max_update: int | None = None
+    until: int | None = None
     start_delivered: bool = True
     begin_anew: bool = False
     patient: bool = False

@@ -13,6 +13,7 @@ from typing import Final
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.events import ReassemblyEvent, Untrusted
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Headers, Row, path_bytes, path_text, producer_of
+from cardinal.texts import Count
 
 _DIGITS_MAX: Final = 4
 _UNTRUSTED_MAX: Final = 64
@@ -44,7 +45,7 @@ def check_quorum(k: int, producers: Sequence[str]) -> None:
         )
     if not 1 <= k <= len(producers):
         raise ConfigurationError(
-            f"a quorum of {k} is impossible with {len(producers)} producers: choose 1 to {len(producers)}",
+            f"a quorum of {k} is impossible with {Count(len(producers), 'producer')}: choose 1 to {len(producers)}",
             setting="policy",
         )
 

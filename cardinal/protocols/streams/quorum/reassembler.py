@@ -39,6 +39,7 @@ from cardinal.protocols.streams.lazy import BoundedDict, LazyHeap
 from cardinal.protocols.streams.types import BlockRef, Partition, Routed, Row, lowest
 from cardinal.protocols.streams.wire.keys import HASH_END, block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_DELETE_MSG
+from cardinal.texts import Count
 
 from .attribution import Attribution, check_quorum
 from .digest import Vote, vote_of
@@ -383,7 +384,7 @@ class QuorumReassembler:
                 else:
                     events += self._differences(stale.block.hash, decision, index, None)
             for block_hash, vote in producer.pop_below(self._past):
-                reason = f"not agreed on {self._threshold} blocks below the head"
+                reason = f"not agreed on {Count(self._threshold, 'block')} below the head"
                 events.append(Stale(BlockRef(vote.number, block_hash), reason, producer.name))
         return events
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from cardinal.errors import DecodeError, EncodeError
 from cardinal.protocols.streams.types import HASH_SIZE, NO_ID, path_bytes, path_text
+from cardinal.texts import Count
 
 from . import avro
 from .keys import HASH_END, ID_END, block_key
@@ -271,7 +272,7 @@ def decode(key: bytes, value: bytes) -> Message:
     if decoder is None:
         raise DecodeError(f"type {key[0]} is unknown", key=key)
     if len(key) < HASH_END:
-        raise DecodeError(f"a key of {len(key)} bytes is too short for a hash", key=key)
+        raise DecodeError(f"a key of {Count(len(key), 'byte')} is too short for a hash", key=key)
     try:
         return decoder(key, value)
     except DecodeError as error:

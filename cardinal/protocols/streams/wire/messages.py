@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from cardinal.protocols.streams.types import NO_ID
+from cardinal.texts import Readable
 
 BATCH = 0x00
 SUB_BATCH_HEADER = 0x01
@@ -34,8 +35,8 @@ REORG_COMPLETE = 0x06
 PING = 0xFF
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+@dataclass(frozen=True, slots=True, repr=False)
+class Update(Readable):
     """One entry of a Batch: a value, a count of messages under this prefix, a delete, or a sub batch's id."""
 
     value: bytes = b""
@@ -44,8 +45,8 @@ class Update:
     sub_batch: bytes = NO_ID
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+@dataclass(frozen=True, slots=True, repr=False)
+class Batch(Readable):
     """A block's header, its own entries, and the messages that make up the rest of it (specification, Batch)."""
 
     hash: bytes
@@ -55,8 +56,8 @@ class Batch:
     updates: Mapping[str, Update] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
-class SubBatchHeader:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubBatchHeader(Readable):
     """The number of messages of a sub batch (specification, SubBatchHeader)."""
 
     hash: bytes
@@ -64,8 +65,8 @@ class SubBatchHeader:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SubBatchMsg:
+@dataclass(frozen=True, slots=True, repr=False)
+class SubBatchMsg(Readable):
     """One part of a sub batch: deletes (prefixes) and updates (specification, SubBatchMsg)."""
 
     hash: bytes
@@ -75,8 +76,8 @@ class SubBatchMsg:
     updates: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMsg:
+@dataclass(frozen=True, slots=True, repr=False)
+class BatchMsg(Readable):
     """One counted value (specification, BatchMsg)."""
 
     hash: bytes
@@ -84,32 +85,32 @@ class BatchMsg:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDeleteMsg:
+@dataclass(frozen=True, slots=True, repr=False)
+class BatchDeleteMsg(Readable):
     """One counted delete (specification, BatchDeleteMsg)."""
 
     hash: bytes
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reorg:
+@dataclass(frozen=True, slots=True, repr=False)
+class Reorg(Readable):
     """A reorg channel opens: the common ancestor's hash and number (specification, Reorg)."""
 
     hash: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReorgComplete:
+@dataclass(frozen=True, slots=True, repr=False)
+class ReorgComplete(Readable):
     """The last message of a reorg channel (specification, ReorgComplete)."""
 
     hash: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ping(Readable):
     """A producer is alive. ``utc_offset_seconds`` None means UTC itself, 0 another zone at offset zero."""
 
     producer_id: bytes

@@ -23,6 +23,7 @@ from cardinal.errors import ConfigurationError, StoreError, ViolationError
 from cardinal.protocols.diffusion import Server, State
 from cardinal.server.ingest.peers.counts import LOG, PeerCounts, notice_loss
 from cardinal.server.ingest.peers.settings import PAUSE_SECONDS, READ_BYTES, PeerSettings
+from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from cardinal.protocols.diffusion import ObjectId
@@ -103,7 +104,8 @@ class PeerServer:
         ((host, count),) = Counter(self._links.values()).most_common(1)
         newest = next(link for link, its in reversed(self._links.items()) if its == host)
         newest.cancel()
-        sentence = f"a peer at {host} was disconnected: {self._settings.clients} links are served, {count} were its own"
+        served = Count(self._settings.clients, "link is", "links are")
+        sentence = f"a peer at {host} was disconnected: {served} served, {count} of them to it"
         self._counts.refuse("crowded", host, sentence)
 
     async def _serve(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

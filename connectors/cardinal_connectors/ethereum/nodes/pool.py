@@ -27,6 +27,7 @@ from cardinal.errors import (
     WrongChainError,
 )
 from cardinal.feeds import NodeReport
+from cardinal.texts import Count
 from cardinal_connectors.ethereum.rpc.credentials import REFUSED
 from cardinal_connectors.ethereum.settings import FeedSettings
 
@@ -153,9 +154,9 @@ class NodePool:
         self._at = before if best is None else best
         if self._at != before:
             _LOG.warning(
-                "the node at %s is %d blocks behind; switching to the node at %s",
+                "the node at %s is %s behind; switching to the node at %s",
                 self._nodes[before].address,
-                self._health.lag(before),
+                Count(self._health.lag(before), "block"),
                 self.active.address,
             )
         self._request_heads()
