@@ -46,6 +46,7 @@ from cardinal.consuming.options import (
     ConsumerOptions,
     application_of,
     block_hash_of,
+    changed,
     cursor_of,
     finality_paths,
     find_application,
@@ -101,6 +102,7 @@ class Consumer:
 
     Raises:
         ConfigurationError: a URL, application or option cannot work.
+        TypeError: there is no option of this name.
         CursorError: the cursor is invalid, belongs to another stream, or needs records that have expired.
         UnreachableError, RefusedError, TopicError: see :func:`cardinal.transports.open_source`.
 
@@ -116,7 +118,7 @@ class Consumer:
         options: ConsumerOptions = _DEFAULTS,
         **keywords: Unpack[ConsumerKeywords],
     ) -> None:
-        options = replace(options, **keywords)
+        options = changed(options, keywords)
         cursor = cursor_of(start)
         start = "earliest" if start is None else start
         if isinstance(start, int) and isinstance(options.until, int) and start > options.until:

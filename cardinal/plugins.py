@@ -5,10 +5,10 @@ group                      value
 =========================  ==========================================================================================
 ``cardinal.feeds``         by URL scheme: ``open_feed`` (:mod:`cardinal.feeds`)
 ``cardinal.applications``  by name: a module with ``application(**presets)`` (:mod:`cardinal.apps`)
-``cardinal.transports``    by URL scheme: a :class:`cardinal.config.url.Scheme` of a module with the functions of
+``cardinal.transports``    by URL scheme: a :class:`cardinal.config.schemes.Scheme` of a module with the functions of
                            :class:`cardinal.transports.registry.Transport`
-``cardinal.destinations``  by URL scheme: a :class:`cardinal.config.url.Scheme` of a module with ``connection`` and
-                           ``refusal`` (:mod:`cardinal.server.produce.connection`)
+``cardinal.destinations``  by URL scheme: a :class:`cardinal.config.schemes.Scheme` of a module with ``connection``
+                           (:mod:`cardinal.server.produce.connection`)
 ``cardinal.commands``      by name: a command of click, or a :class:`cardinal.cli.deferred.Deferred` one
 =========================  ==========================================================================================
 

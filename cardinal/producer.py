@@ -34,6 +34,7 @@ from cardinal.producing.origin import settle_origin
 from cardinal.producing.pings import Pinger, ping_id
 from cardinal.producing.standby.peer_watch import PeerWatch, is_standby, refuse_foreign_clocks
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch, split_sub_batch
+from cardinal.texts import Count
 from cardinal.transports.registry import open_sink
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Producer:
             raise ConfigurationError("a producer needs an id, room for a block, and a time between pings")
         self._app = app
         self._producer_id = producer_id
+        self._name = f"{app.default_topic} at {str(url).partition('?')[0]}"
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
         self._sending = sending(self._sink)
         self._in_flight = InFlight(self._sending, max_blocks, max_bytes)
@@ -135,6 +137,9 @@ class Producer:
         if self._standby is not None:
             self._in_flight.turn = self._standby.turn
         self._pinger.start()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self._producer_id!r} of {self._name}, {Count(self.stats.in_flight, 'block')} in flight>"
 
     def __enter__(self) -> Self:
         return self

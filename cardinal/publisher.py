@@ -13,6 +13,7 @@ Rules:
 5. A node that needs blocks which are not held any more fails everything that is, with
    :class:`~cardinal.errors.NodeBehindError`: publish again from its ``number`` on. So does a node that is ahead of
    all of it by more than a reorg may be deep, and accepts none.
+6. A block that every node refuses fails everything that is held, with :class:`~cardinal.errors.RefusedError`.
 
 Threads: ``add`` and ``reorg`` may be called from several threads.
 """
@@ -163,7 +164,7 @@ class Publisher:
 
         Returns:
             A future that ends when a node has acknowledged the block (rule 2), and fails with OrphanedError,
-            NodeBehindError, or with DeliveryError where the publisher is closed first.
+            NodeBehindError, RefusedError, or with DeliveryError where the publisher is closed first.
 
         Raises:
             ApplicationError: the payload announces a sub batch without its content, which cannot be published.
@@ -171,6 +172,7 @@ class Publisher:
             OversizeError: an entry is larger than nodes accept.
             LocalProtocolError: the block is in flight already, or is no child of the block below it that was added.
             NodeBehindError: a node needs another block first (rule 5).
+            RefusedError: a block below it was refused (rule 6).
             TransportError: the publisher is closed.
 
         """
@@ -205,7 +207,7 @@ class Publisher:
         """Wait until every block that was added is acknowledged, or has left the chain.
 
         Raises:
-            NodeBehindError, DeliveryError: a block failed.
+            NodeBehindError, RefusedError, DeliveryError: a block failed.
             TransportError: not done after ``timeout`` seconds.
 
         """

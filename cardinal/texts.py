@@ -36,6 +36,11 @@ def short_hash(block_hash: bytes | bytearray) -> str:
     return f"0x{block_hash[:_SHORT].hex()}…"
 
 
+def numbered(number: int | None, block: object) -> str:
+    """A block's number and hash; its hash alone where its number is unknown: its Batch did not come."""
+    return str(block) if number is None else f"{number} ({block})"
+
+
 def text_of(value: object) -> str:
     """Text of a value: of containers too, but for values that have a text of their own."""
     if isinstance(value, bytes | bytearray):

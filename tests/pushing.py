@@ -14,6 +14,7 @@ import time
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from cardinal import Publisher
@@ -96,9 +97,13 @@ def push(ports: list[str], source: Source, app_name: str) -> None:
     """Follow the source for ever: publish what is new on its head's branch."""
     app = get(app_name)
     url = "ingest://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+    needed: SimpleQueue[int] = SimpleQueue()
     with opened(url, app) as publisher:
         known: dict[int, bytes] = {}
         while True:
+            while not needed.empty():  # a chain that grows no more is not added to, so add() would not say it
+                lowest = needed.get()
+                known = {number: block_hash for number, block_hash in known.items() if number < lowest}
             new = source.branch(known, 10**9 if known else HELD_AT_START)
             if not new:
                 time.sleep(PAUSE_SECONDS)
@@ -106,7 +111,7 @@ def push(ports: list[str], source: Source, app_name: str) -> None:
                 known = {number: block_hash for number, block_hash in known.items() if number < block.number}
                 known[block.number] = block.hash
                 try:
-                    publisher.add(block.payload(app_name)).add_done_callback(partial(report, block.hash))
+                    publisher.add(block.payload(app_name)).add_done_callback(partial(report, block.hash, needed))
                 except NodeBehindError as behind:
                     known = {number: block_hash for number, block_hash in known.items() if number < behind.number}
                     break
@@ -121,10 +126,13 @@ def opened(url: str, app: Application) -> Publisher:
             time.sleep(PAUSE_SECONDS)
 
 
-def report(block_hash: bytes, done: Future[None]) -> None:
-    """Print a block that was acknowledged."""
-    if done.exception() is None:
+def report(block_hash: bytes, needed: SimpleQueue[int], done: Future[None]) -> None:
+    """Print a block that was acknowledged; note the number from which a node needs blocks again."""
+    error = done.exception()
+    if error is None:
         print(block_hash.hex(), flush=True)  # noqa: T201 - to the test
+    elif isinstance(error, NodeBehindError):
+        needed.put(error.number)
 
 
 if __name__ == "__main__":

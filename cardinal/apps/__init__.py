@@ -77,7 +77,9 @@ def load(file: Path | str) -> Application:
     """
     data = read_toml(Path(file))
     if "app" not in data:
-        return Application.model_validate(data)
+        name = data.get("name")
+        kind = type(get(name)) if name in names() else Application  # its times, counts and check are the kind's
+        return kind.model_validate(data)
     name = data.pop("app")
     try:
         return get(name, **data)

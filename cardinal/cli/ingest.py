@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -162,4 +163,6 @@ def ingest(  # noqa: PLR0917 - click passes options by name
 
 
 def _say(port: int) -> None:
-    click.echo(f"publishers are served on port {port}")
+    """Tell a program that reads standard output; on a terminal the log says it."""
+    if not sys.stdout.isatty():
+        click.echo(f"publishers are served on port {port}")

@@ -23,7 +23,7 @@ from cardinal.errors import ConfigurationError, DeliveryError
 from cardinal.feeds import open_feed
 from cardinal.server.log_fields import SENTENCE, LoggedHash
 from cardinal.server.produce import Conditions, ProduceService, ProduceSettings
-from cardinal.texts import Count
+from cardinal.texts import Count, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -310,7 +310,7 @@ def _log_end(end: Progress, seconds: float) -> None:
     absent = [one for one in below if one.hash in end.absent]
     _log_partial("left partially published, because the node does not have them (consumers abandon them)", absent)
     _log_partial(
-        "left partially published, not completed yet: start again to complete them",
+        "left partially published, not completed yet: the next start completes what the node has",
         [one for one in below if one not in absent],
     )
     _log_partial(
@@ -320,7 +320,7 @@ def _log_end(end: Progress, seconds: float) -> None:
 
 def _log_partial(state: str, blocks: Sequence[PartialBlock], level: int = logging.WARNING) -> None:
     if blocks:
-        names = [f"{'?' if one.number is None else one.number} ({LoggedHash(one.hash)})" for one in blocks[:_NAMED]]
+        names = [numbered(one.number, LoggedHash(one.hash)) for one in blocks[:_NAMED]]
         more = f" and {len(blocks) - _NAMED} more" if len(blocks) > _NAMED else ""
         fields = {
             "kind": "partial",

@@ -17,6 +17,7 @@ from cardinal.errors import ConfigurationError
 from cardinal.feeds import open_feed
 from cardinal.server.produce.repair import Repaired, RepairRange
 from cardinal.server.produce.repair import repair as complete
+from cardinal.texts import numbered
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,8 +94,7 @@ def _report(what: RepairRange, done: Repaired) -> None:
         *(what.start, what.stop, done.complete, len(done.missing), len(done.partial), done.sent),
     )
     if done.left:
-        named = [("?" if ref.number is None else str(ref.number), ref.hash.hex()) for ref in done.left[:_NAMED]]
-        names = ", ".join(f"{number} (0x{block})" for number, block in named)
+        names = ", ".join(numbered(ref.number, f"0x{ref.hash.hex()}") for ref in done.left[:_NAMED])
         more = f" and {len(done.left) - _NAMED} more" if len(done.left) > _NAMED else ""
         LOG.warning("left partially published, because the node does not have them: %s%s", names, more)
     if not done.looked:

@@ -47,7 +47,9 @@ def _hash(context: click.Context, parameter: click.Parameter, text: str | None) 
     except ValueError:
         block_hash = b""
     if block_hash is not None and len(block_hash) != _HASH_BYTES:
-        raise click.BadParameter(f"write a block's whole hash, 0x and 64 hex digits, not {text!r}")
+        raise click.BadParameter(
+            f"write a block's whole hash, 0x and 64 hex digits, not {text!r}: cardinal tail --format json prints it"
+        )
     if block_hash is not None and not any(block_hash):
         raise click.BadParameter("the hash of zeros is no block: a chain's first block names it as its parent")
     return block_hash

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 from cardinal import apps
 from cardinal.apps import Application
+from cardinal.config.options import nearest
 from cardinal.config.settings import find_url
 from cardinal.consuming.topics import tracked_expressions
 from cardinal.errors import ConfigurationError, CursorInvalidError, TopicError
@@ -38,6 +39,7 @@ _BOUNDS: Final = Bounds()
 _FIND_SECONDS: Final = 0.25
 _CHAIN_ID: Final = re.compile(r"[1-9]\d*$")
 _CURSOR: Final = re.compile(r"\s*c\d+:")
+_ARGUMENTS: Final = frozenset({"url", "app", "start", "chain_id", "options"})
 _CHOICES: Final[Mapping[str, tuple[str | None, ...]]] = {
     "on_incomplete": tuple(one.value for one in OnIncomplete),
     "on_finality_violation": tuple(one.value for one in OnFinalityViolation),
@@ -346,6 +348,14 @@ def _check_hashes(whitelist: Mapping[int, bytes], blacklist: Iterable[bytes]) ->
         raise ConfigurationError("blacklist must be several hashes, not one: [hash]", setting="blacklist")
     for named in blacklist:
         block_hash_of(named, "blacklist")
+
+
+def changed(options: ConsumerOptions, keywords: ConsumerKeywords) -> ConsumerOptions:
+    """Options with other values for some; TypeError for a name that is none of a consumer's arguments."""
+    names = {one.name for one in fields(ConsumerOptions)}
+    if wrong := next((name for name in keywords if name not in names), None):
+        raise TypeError(f"Consumer() has no argument {wrong!r}: {nearest(wrong, names | _ARGUMENTS)}")
+    return replace(options, **keywords)
 
 
 def _at_least(least: float, value: float, setting: str) -> None:

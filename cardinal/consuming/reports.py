@@ -62,7 +62,7 @@ def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PL
             )
         case Quarantined():
             return logging.WARNING, (
-                f"block {_number(event.number)} {short(event.block)} is skipped as missing: {event.reason}"
+                f"block {_number(event.number)}{short(event.block)} is skipped as missing: {event.reason}"
             )
         case FinalityViolated():
             return logging.ERROR, str(event)
@@ -76,7 +76,7 @@ def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PL
             )
         case Overflow():
             return logging.WARNING, (
-                f"block {_number(event.number)} {short(event.block)} is evicted and will be re-read: {event.reason}"
+                f"block {_number(event.number)}{short(event.block)} is evicted and will be re-read: {event.reason}"
             )
         case Rejected():
             topic, partition, offset = event.position
@@ -100,4 +100,4 @@ def sentence(event: Event | HealingFailed) -> tuple[int, str]:  # noqa: C901, PL
 
 
 def _number(number: int | None) -> str:
-    return "?" if number is None else str(number)
+    return "" if number is None else f"{number} "

@@ -96,6 +96,10 @@ class EmbeddedKafka:
         self._state = load_state(self.data)
         self._child: ChildProcess | None = None
 
+    def __repr__(self) -> str:
+        address = "not started yet" if self._state is None else self.bootstrap
+        return f"<EmbeddedKafka {address}, {'running' if self.running else 'stopped'}, data in {self.data}>"
+
     @property
     def bootstrap(self) -> str:
         """``host:port`` for clients.

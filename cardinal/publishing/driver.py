@@ -10,7 +10,8 @@ Rules:
 3. Pending blocks and bytes are bounded below half of a session's buffer: one that fills makes it try
    another node, and a feed that is faster than a node does not mean that another one is needed. Nodes accept 64 blocks
    before the first is acknowledged.
-4. What nodes refuse is logged with the reason. No line contains more of a URL than a node's address.
+4. A block that every node of the URL has refused fails all pending blocks: no wait heals it.
+5. What nodes refuse is logged with the reason. No line contains more of a URL than a node's address.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import CardinalError, NodeBehindError
+from cardinal.errors import CardinalError, NodeBehindError, RefusedError
 from cardinal.protocols.publish import (
     NONE,
     BehindPublisher,
@@ -44,15 +45,18 @@ from cardinal.protocols.publish import (
 )
 from cardinal.publishing.link import Link
 from cardinal.publishing.pending import Pending, PendingBlock
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cardinal.protocols.streams.types import BlockRef
     from cardinal.publishing.nodes import IngestNodes
 
 LOG: Final = logging.getLogger("cardinal.publisher")
 _TICK_SECONDS: Final = 0.05
 _END_SECONDS: Final = 2.0
+_REFUSES: Final = "it refuses the block; its log names the reason, such as another chain id"
 
 
 class Driver:
@@ -90,7 +94,10 @@ class Driver:
         self._links: dict[int, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._needed: int | None = None
+        self._failed_with: CardinalError | None = None
         self._accepted = 0
+        self._refused: tuple[BlockRef | None, set[str]] = None, set()
+        """The block that was refused last, and the nodes that refused it."""
         self._is_reported = self._is_stopping = False
         self._broken: BaseException | None = None
 
@@ -101,7 +108,7 @@ class Driver:
 
         Raises:
             LocalProtocolError: as :meth:`.pending.Pending.turns`.
-            NodeBehindError: a lower block is needed first.
+            NodeBehindError, RefusedError: a lower block is needed first.
 
         """
         if self._needed is not None:
@@ -111,7 +118,7 @@ class Driver:
             self._carry_out(self._session.reorg(block.ref.number - 1, time.monotonic()))
 
     def append(self, block: PendingBlock) -> None:
-        """Add the next block of the chain. LocalProtocolError, NodeBehindError: it was not added."""
+        """Add the next block of the chain. LocalProtocolError, and as :meth:`prepare`: it was not added."""
         if self._needed is not None:
             self._begin_again(block.ref.number)
         try:
@@ -169,6 +176,8 @@ class Driver:
             self._fall_behind(link, response)
         elif isinstance(response, EndOfStream) and response.status == Status.DUPLICATE_BLOCK:
             self._skip_ahead(link, response.block_number)
+        elif isinstance(response, EndOfStream) and response.status == Status.BAD_BLOCK_PROOF:
+            self._refuse(link, response.proximate_block_number)
         link.wake()
 
     def closed(self, link: Link, failure: CardinalError | None) -> None:
@@ -224,8 +233,10 @@ class Driver:
         name = Status(end.status).name.lower() if known else "error"
         if end.status == Status.SUCCESS:
             name = "it was stopped"
+        elif end.status == Status.ERROR or not known:
+            name = "error: its log names the reason, such as other members of a cluster that are not connected"
         elif end.status == Status.BAD_BLOCK_PROOF:
-            name += ": it refuses the block; its log names the reason, such as another chain id"
+            name += f": {_REFUSES}"
         concerns = f" at block {end.proximate_block_number}" if end.proximate_block_number else ""
         self.failure = f"the ingest node {link.address} ended the stream{concerns}: {name}"
 
@@ -246,7 +257,8 @@ class Driver:
         if not self._forks and acknowledged is not None and needed <= acknowledged:
             return  # durable at another node, from which this one will have it
         LOG.warning("the ingest node %s needs blocks from %d on, which are not held any more", link.address, needed)
-        self._fail(f"the ingest node {link.address} needs block {needed}: publish again from there", needed, accepted=0)
+        message = f"the ingest node {link.address} needs block {needed}: publish again from there"
+        self._fail(NodeBehindError(message, number=needed), needed, accepted=0)
 
     def _skip_ahead(self, link: Link, floor: int) -> None:
         """Fail what is pending, where the node accepts only blocks above it (rule 2)."""
@@ -255,20 +267,37 @@ class Driver:
             needed = floor + 1
             message = f"the ingest node {link.address} accepts no block below {needed}: publish again from there"
             LOG.warning("%s", message)
-            self._fail(message, needed, accepted=needed)
+            self._fail(NodeBehindError(message, number=needed), needed, accepted=needed)
 
-    def _fail(self, message: str, needed: int, *, accepted: int) -> None:
+    def _refuse(self, link: Link, number: int) -> None:
+        """Fail what is pending, where every node has refused this block (rule 4)."""
+        block = self.pending.ref(number)
+        if block is None:
+            return
+        if self._refused[0] != block:
+            self._refused = block, set()
+        self._refused[1].add(link.address)
+        if self._refused[1].issuperset(self._nodes.addresses):
+            nodes = (
+                f"the ingest node {link.address} refuses" if len(self._refused[1]) == 1 else "all ingest nodes refuse"
+            )
+            message = f"{nodes} block {number} {short_hash(block.hash)}: the log of a node names the reason"
+            self._fail(RefusedError(f"{message}, such as another chain id"), number, accepted=0)
+
+    def _fail(self, error: CardinalError, needed: int, *, accepted: int) -> None:
         """Fail what is pending; the next block is at most ``needed``, and at least the lowest ``accepted`` one."""
-        self._needed, self._accepted = needed, accepted
+        self._failed_with, self._needed, self._accepted = error, needed, accepted
         lowest = self.pending.lowest
-        self.pending.fail(lambda _: NodeBehindError(message, number=needed))
+        self.pending.fail(lambda _: error)
         ancestor = min(needed, needed if lowest is None else lowest) - 1
         self._carry_out(self._session.reorg(ancestor, time.monotonic()))
 
     def _begin_again(self, number: int) -> None:
-        """Begin again with a block. NodeBehindError: it is too high, or too low."""
+        """Begin again with a block. NodeBehindError: it is too high, or too low; RefusedError: too high (rule 4)."""
         needed = self._needed
         if needed is not None and not self._accepted <= number <= needed:
+            if isinstance(self._failed_with, RefusedError):
+                raise self._failed_with
             raise NodeBehindError(f"an ingest node needs block {needed}: publish again from there", number=needed)
         self._needed = None
         self._carry_out(self._session.reorg(number - 1, time.monotonic()))

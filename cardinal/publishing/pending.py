@@ -77,6 +77,11 @@ class Pending:
         """The highest block."""
         return next(reversed(self._blocks), None)
 
+    def ref(self, number: int) -> BlockRef | None:
+        """The block of this number."""
+        block = self._blocks.get(number)
+        return None if block is None else block.ref
+
     def turns(self, ref: BlockRef, parent: bytes) -> bool:
         """Return True where the chain is left for this block: above its parent.
 

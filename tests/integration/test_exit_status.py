@@ -113,7 +113,7 @@ def test_a_block_that_was_not_queried_is_not_called_absent(tmp_path: Path) -> No
         slow.send_signal(signal.SIGTERM)
         status, _, said = processes.end(slow)
     assert status == 0, said
-    assert "1 block left partially published, not completed yet: start again to complete them: ?" in said
+    assert "1 block left partially published, not completed yet: the next start completes what the node has: 0x" in said
     assert "does not have" not in said
 
 

@@ -63,6 +63,16 @@ def line(first: int, last: int, branch: str = "a") -> list[Payload]:
     return [block(f"{number}{branch}") for number in range(first, last + 1)]
 
 
+def dev_blocks(chain_id: int, last: int) -> list[Payload]:
+    """A development chain's blocks up to a number, without reorgs."""
+
+    async def read() -> list[Payload]:
+        node = f"dev://?blocks={last}&reorg-rate=0&chain-id={chain_id}"
+        return [one async for one in open_feed(node).follow()]
+
+    return asyncio.run(read())
+
+
 def publish(publisher: Publisher, blocks: list[Payload]) -> None:
     futures = [publisher.add(one) for one in blocks]
     for future in futures:
@@ -178,6 +188,28 @@ def test_a_node_forgets_what_is_on_the_topics_and_below_every_fork_and_continues
             assert process.wait(DEADLINE) == 0
     with closing(BodyStore(tmp_path / "data", app.chain)) as store:
         assert len(store.blocks()) < 1_000
+
+
+@pytest.mark.process
+def test_a_block_that_every_node_refuses_fails_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with fresh(tmp_path, "--chain-id", "1", app="evm") as (_, port):
+        url = f"ingest://127.0.0.1:{port}"
+        with Publisher(url, get("evm", chain_id=1), publisher_id="one") as publisher:
+            publish(publisher, dev_blocks(1, 2))
+        # of another chain, in a program and on the command line
+        with Publisher(url, get("evm", chain_id=2), publisher_id="two") as stranger:
+            genesis, first, second, _ = dev_blocks(2, 3)
+            stranger.add(genesis).result(DEADLINE)  # both chains have it
+            said = f"the ingest node 127.0.0.1:{port} refuses block 1 0x"
+            for one in (first, first):
+                with pytest.raises(RefusedError, match=said):
+                    stranger.add(one).result(DEADLINE)
+            with pytest.raises(RefusedError, match=said):
+                stranger.add(second)
+        status, _, said = run_here(capfd, "produce", "--from", "dev://?blocks=5&chain-id=2", "--to", url)
+        assert status == 1
+        assert f"the ingest node 127.0.0.1:{port} refuses block " in said
+        assert "such as another chain id" in said
 
 
 @pytest.mark.process

@@ -62,6 +62,14 @@ def test_what_is_stored_shows_nothing_of_a_machine(path: Path) -> None:
         assert not re.search(rf"\b{re.escape(name)}\b", text)
 
 
+def test_the_readmes_chart_is_a_notebooks() -> None:
+    """``docs/make_chart.py`` copies it."""
+    images = [
+        data["image/png"] for data in shown(ROOT / "spark/notebooks/token_transfers.ipynb") if "image/png" in data
+    ]
+    assert (ROOT / "docs/token_transfers.png").read_bytes() == b64decode(images[-1])
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(SECONDS + 60)

@@ -57,8 +57,10 @@ def test_options_are_a_value_and_every_field_of_it_a_keyword(broker: MemoryBroke
     with Consumer(broker.url, Blocks(), options=options, idle_timeout=DEADLINE) as consumer:
         (update,) = consumer
     assert {path for one in update.added for path in one.updates} == {"b/1"}  # type: ignore[union-attr] # they are complete
-    with pytest.raises(TypeError, match="traked"):
+    with pytest.raises(TypeError, match=r"Consumer\(\) has no argument 'traked': did you mean tracked\?"):
         Consumer(broker.url, Blocks(), traked="b/")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"Consumer\(\) has no argument 'ap': did you mean app\?"):
+        Consumer(broker.url, ap=Blocks())  # type: ignore[call-arg]
 
 
 def test_ranges_say_where_the_content_lies_and_are_of_topics_alone(broker: MemoryBroker) -> None:

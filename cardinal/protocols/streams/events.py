@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Final, Protocol, TypeAlias
 
 from cardinal.errors import MissingPayloadError
-from cardinal.texts import Count, Readable
+from cardinal.texts import Count, Readable, numbered
 
 from .cursor import Cursor
 from .payload import AnyPayload, MissingPayload
@@ -87,10 +87,9 @@ class Explanation(Readable):
         return f"is {self.state}{f': {self.reason}' if self.reason else ''}"
 
     def __str__(self) -> str:
-        number = "?" if self.number is None else self.number
         unknown = "is not on the topics" if any(self.block) else "is no block: a first block names it as its parent"
         texts = {"open": self.lacks, "unknown": unknown}
-        return f"block {number} (0x{self.block.hex()}) {texts.get(self.state) or self.summary}"
+        return f"block {numbered(self.number, f'0x{self.block.hex()}')} {texts.get(self.state) or self.summary}"
 
 
 def reorg_at(number: int) -> str:

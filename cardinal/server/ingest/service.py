@@ -229,6 +229,7 @@ async def run_ingest(
         if settings.metrics is not None:
             parts.serve_metrics(settings.metrics, opened)
         async with Listener(node, settings.listen, tls) as listener:
+            LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
             listening(listener.port)
             promoting, linked = map(asyncio.ensure_future, (promoter.run(), peers.run()))
             running = [promoting, linked, *map(asyncio.ensure_future, (node.run(), parts.report()))]

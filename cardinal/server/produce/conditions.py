@@ -93,8 +93,8 @@ class Conditions:
                 LOG.warning("%(message)s (for %(seconds).0f s now)", _fields(name, condition.begins, now - one.since))
                 one.warned_next = now + _AGAIN_SECONDS
 
-    async def answer(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """Repeat a call, with growing pauses, while a node or a broker is unreachable; its answer.
+    async def answer(self, call: Callable[[], Awaitable[_Answer]], peer: str = "broker") -> _Answer:
+        """Repeat a call, with growing pauses, while a node or the ``peer`` is unreachable; its answer.
 
         Raises:
             CardinalError: of the call, where waiting does not heal it, or when the patience has ended.
@@ -108,7 +108,7 @@ class Conditions:
                 if not error.retriable or self._clock() >= self._deadline:
                     raise
                 named = {FeedError: "node", StoreError: "disk"}.items()
-                name = next((name for kind, name in named if isinstance(error, kind)), "broker")
+                name = next((name for kind, name in named if isinstance(error, kind)), peer)
                 self.update({name: Condition(f"{error}; the service waits", f"the {name} answers")})
             else:
                 self.update({})

@@ -7,7 +7,8 @@ Rules:
 2. A block that is complete, of a mux in every member, is not sent. To send one twice does no harm: copies are equal.
 3. A block is sent with the entries that the stream has: the block itself where its Batch is there, the one before it,
    and the one next to the first gap, are compared with what would be sent (:mod:`.compatibility`). A node that has
-   none of the range's published blocks is refused.
+   none of the range's published blocks is refused, and so is a range that begins above the block at which the node's
+   chain leaves the published one: consumers would never receive what is sent.
 4. Partially published blocks that the node does not have are left and reported: consumers abandon them. One without a
    Batch, and so without a number, is requested by its hash where the feed can.
 5. A range that ends above the node's head is refused: its feed would wait for these blocks.
@@ -29,6 +30,7 @@ from cardinal.producing.survey.mux import range_in_members
 from cardinal.producing.survey.partial import PartialBlock, place
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.server.produce.compatibility import check_near, compare
+from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -92,7 +94,8 @@ async def repair(
         found: called with every block that is sent, or would be.
 
     Raises:
-        ConfigurationError: the range is empty, or ends above the node's head.
+        ConfigurationError: the range is empty, or ends above the node's head, or begins above a block that is to be
+            sent first.
         CoverageChangedError: the stream holds its blocks with other entries than would be sent.
         TopicError: the stream does not exist.
         WrongChainError: the node has none of the blocks that are published in the range.
@@ -161,6 +164,7 @@ class _Work:
         self._before: tuple[Payload, Batch] | None = None
         self._batches = {block: one for block, one in kept.batches.items() if what.start <= one.number <= what.stop}
         self._complete = kept.complete
+        self._below = {block for block, one in kept.batches.items() if one.number < what.start}
         self._headless = kept.headless
         self._seen: set[bytes] = set()
         self._beyond: set[bytes] = set()
@@ -172,6 +176,7 @@ class _Work:
         """The blocks to send, of the node's chain, then those without a Batch."""
         async for payload in feed.follow(start=self._what.start, until=self._what.stop):
             if self._inside(payload) and self.is_missing(payload):
+                self._check_parent(payload)
                 yield payload
         if isinstance(feed, ByHash):
             for block in sorted((self._headless or set()) - self._seen):
@@ -183,6 +188,20 @@ class _Work:
                         self._beyond.add(block)
                     elif self.is_missing(payload_or_none):
                         yield payload_or_none
+
+    def _check_parent(self, payload: Payload) -> None:
+        """Refuse the range's first block where the stream has its parent's number, and not its parent whole.
+
+        Where the stream has no block of that number, it begins here.
+        """
+        if payload.number != self._what.start or not self._below or payload.parent in self._below & self._complete:
+            return
+        below = payload.number - 1
+        raise ConfigurationError(
+            f"block {payload.number} of the node continues block {below} {short_hash(payload.parent)}, which is not "
+            f"complete on the topics: start at {below}, or lower at the block where the node leaves the stream's chain",
+            setting="start",
+        )
 
     def _inside(self, payload: Payload) -> bool:
         return self._what.start <= payload.number <= self._what.stop

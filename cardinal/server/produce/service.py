@@ -148,7 +148,7 @@ class ProduceService:
             CardinalError: of the feed or the stream, where waiting does not heal it.
 
         """
-        return await self._conditions.answer(self._prepare)
+        return await self._conditions.answer(self._prepare, self._stream.check.peer)
 
     async def _prepare(self) -> list[BlockRef]:
         try:

@@ -64,7 +64,8 @@ class AsOf:
             moment = None if text is None else datetime.fromisoformat(text)
         except ValueError:
             raise ConfigurationError(
-                f"asOfTime must be a time with its zone (2026-01-31T12:00:00Z), not {text!r}", setting="asOfTime"
+                f"write the time as of which to read as 2026-01-31T12:00:00Z, with its zone, not {text!r}",
+                setting="asOfTime",
             ) from None
         return cls(seq, block, moment)
 

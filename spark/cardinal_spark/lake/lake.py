@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal.texts import Count, short_hash
 
 from .query import NumberRange
 from .sql import run_sql
@@ -65,7 +66,7 @@ class SqlRows:
         return getattr(self.table, name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Lake:
     """A lake as it was when it was opened; open it again for newer blocks.
 
@@ -75,6 +76,12 @@ class Lake:
     """
 
     snapshot: Snapshot
+
+    def __repr__(self) -> str:
+        state = self.snapshot.state
+        earlier = "" if self.snapshot.until is None else f", as of seq {self.snapshot.seq}"
+        head = f"block {state.number} {short_hash(state.hash)}"
+        return f"<Lake {self.snapshot.location.root}, {head}{earlier}, {Count(len(self.snapshot.tables), 'table')}>"
 
     @property
     def tables(self) -> Mapping[str, pa.Schema]:

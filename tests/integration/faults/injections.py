@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from .scenario import Scenario
 
-_SOON: Final = 20.0
+_SOON: Final = 60.0
 _STILL: Final = 0.5
 """Seconds without a new acknowledgement of a chain that goes on: many blocks' time."""
 _AWAY: Final = 3.0

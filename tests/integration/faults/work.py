@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from cardinal.consumer import Consumer
+from cardinal.consuming.options import ConsumerOptions
 from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
@@ -47,6 +48,8 @@ _AGAIN_SECONDS: Final = 0.05
 _UNDERWAY: Final = 64
 _REPORT: Final = 500
 _EVERYTHING: Final = (".",)
+_TOPICS_SECONDS: Final = 60.0
+"""Producer and consumer are started together, and a busy machine may let either wait."""
 
 
 class Leave:
@@ -237,7 +240,8 @@ def _follow(task: Task, database: sqlite3.Connection) -> None:
             reports.append((block, repr(event)[:_REPORT]))
 
     start = store.begun(database)
-    with Consumer(task.url, task.application, start=start, on_event=told, tracked=_EVERYTHING) as consumer:
+    options = ConsumerOptions(on_event=told, tracked=_EVERYTHING, topics_timeout=_TOPICS_SECONDS)
+    with Consumer(task.url, task.application, start=start, options=options) as consumer:
         if consumer.head is not None and consumer.head.hash == last:
             return
         for update in consumer:

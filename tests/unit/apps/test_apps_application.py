@@ -118,6 +118,17 @@ def test_a_file_names_an_application_with_its_presets_or_defines_everything(
     assert (app.name, app.default_topic, app.reorg_threshold) == (name, topic, 9)
 
 
+def test_a_layout_of_ones_own_has_the_times_and_checks_of_its_kind(tmp_path: Path) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text('name = "evm"\nchain = "evm:1"\ndefault_topic = "ours"\n')
+    app = apps.load(file)
+    assert app.default_topic == "ours"
+    assert app.counted == ("transactions",)
+    assert app.verifier() is not None, "a node would accept what nobody has checked"
+    file.write_text('name = "ours"\nchain = "ours:1"\ndefault_topic = "ours"\n')
+    assert apps.load(file).verifier() is None
+
+
 @pytest.mark.parametrize(
     "content",
     ["app = 5", 'app = "moon"', 'app = "evm"\nchain_id = "one"', 'app = "evm"\ncolour = 1', "app =", "name = 'x'"],

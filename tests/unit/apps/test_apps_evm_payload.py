@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal.apps import get
-from cardinal.apps.evm import frames, payload_from_rpc, rlp, verify
+from cardinal.apps.evm import decode, frames, payload_from_rpc, rlp, verify
 from cardinal.apps.evm.checks.integrity import CHECKS
 from cardinal.apps.evm.keccak import keccak
 from cardinal.apps.evm.rlp.cache import Memo
@@ -183,6 +184,27 @@ def test_a_creation_names_its_contract_whatever_the_node_answers(
     block, receipts = block_of(transaction(to=to))
     receipts[0]["contractAddress"] = named
     assert rlp.decode_list(entries(block, receipts)["r/0"])[0] == bytes.fromhex(expected)
+
+
+KEPT = [
+    ("htrl", "2 transactions, 1 log"),
+    ("hl", "transactions not in this payload, 1 log"),
+    ("ht", "2 transactions, logs not in this payload"),
+    ("l", "no transactions in this payload, 1 log"),
+    ("", "no transactions in this payload, no logs in this payload"),
+]
+
+
+@pytest.mark.parametrize(("kinds", "sizes"), KEPT)
+def test_the_text_of_a_block_names_what_its_payload_lacks(kinds: str, sizes: str) -> None:
+    block, receipts = block_of(transaction(), transaction(nonce="0x1"), logs=(1,))
+    whole = payload_from_rpc(block, receipts, chain_id=1)
+    updates = {path: value for path, value in whole.updates.items() if "".join(path.split("/")[4:5]) in kinds}
+    assert repr(decode(replace(whole, updates=updates))).endswith(f": {sizes}>")
+
+
+def test_a_block_without_transactions_has_none() -> None:
+    assert repr(decode(payload_from_rpc(*block_of(), chain_id=1))).endswith(": 0 transactions, 0 logs>")
 
 
 @pytest.mark.parametrize("part", ["receipts", "uncles"])

@@ -83,6 +83,7 @@ def test_a_future_ends_when_its_block_is_on_the_topics(broker: MemoryBroker, pro
     assert _batches(broker) == [1]
     assert producer.stats[:2] == (1, 4)
     assert producer.stats.in_flight == 0
+    assert repr(producer) == f"<Producer 'one' of block at {broker.url}, 0 blocks in flight>"
 
 
 def test_a_batch_is_sent_after_its_blocks_messages_are_acknowledged(broker: MemoryBroker, producer: Producer) -> None:

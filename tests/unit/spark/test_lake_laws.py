@@ -206,7 +206,7 @@ def _micros(moment: datetime) -> int:
     [
         ({"asofseq": "x"}, "asOfSeq must be a number"),
         ({"asofblock": "-1"}, "asOfBlock must be a number"),
-        ({"asoftime": "noon"}, "asOfTime must be a time with its zone"),
+        ({"asoftime": "noon"}, "write the time as of which to read as"),
         ({"asoftime": "2026-01-31T12:00:00"}, "needs its zone"),
         ({"asofseq": "1", "asofblock": "1"}, "choose one of asOfSeq"),
     ],

@@ -55,6 +55,13 @@ def test_datasets_have_the_rows_of_the_state(lake: str) -> None:
             assert lazy.to_table().sort_by(order).equals(due.sort_by(order))
 
 
+def test_a_lake_names_its_place_its_head_and_the_state_that_is_read(lake: str) -> None:
+    opened, ledger = open_lake(lake), read(lake, "canonical").sort_by("number").to_pylist()
+    assert repr(opened).startswith(f"<Lake {lake}, block {ledger[-1]['number']} 0x{ledger[-1]['hash'][:5].hex()}…, ")
+    assert repr(opened).endswith(f" {len(opened.tables)} tables>")
+    assert ", as of seq 3, " in repr(open_lake(lake, as_of_seq=3))
+
+
 def test_filters_of_arrow_and_duckdb_keep_to_the_chain(lake: str) -> None:
     opened = open_lake(lake)
     [top] = opened.sql(LOGS_OF).to_pylist()

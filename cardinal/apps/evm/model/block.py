@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cardinal.apps.evm import rlp
+from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.apps.evm.rlp import minimal_bytes
 from cardinal.protocols.streams.payload import Payload, SubBatch
 from cardinal.texts import Count, Readable
@@ -173,7 +174,8 @@ class Block:
     Attributes:
         chain_id: from the paths; None where no path names a chain.
         header: None where the payload lacks it, like ``total_difficulty`` and ``withdrawals``.
-        transactions: by index, like ``receipts`` and ``logs``; empty where the payload lacks them.
+        transactions: by index, like ``receipts`` and ``logs``; empty where the payload lacks them, such as one that was
+            read with ``tracked="logs"``.
         rest: updates that are not part of the block itself: number index, state, code.
         deletes: as in the payload, like ``sub_batches``.
         derived_logs: logs of Polygon's state-sync transaction (``rpc.state_sync``), numbered after the block's logs.
@@ -198,9 +200,12 @@ class Block:
     derived_logs: tuple[Log, ...] = ()
 
     def __repr__(self) -> str:
-        """Name the block and its sizes: all of its parts are kilobytes."""
-        sizes = f"{Count(len(self.transactions), 'transaction')}, {Count(len(self.logs), 'log')}"
-        return f"<Block {self.number} 0x{self.hash.hex()} of chain {self.chain_id}: {sizes}>"
+        """Name the block and its sizes: all of its parts are kilobytes. What the payload lacks is named so."""
+        transactions = logs = None
+        if self.header is not None:
+            transactions, logs = self.header.transactions_root != EMPTY_ROOT, any(self.header.logs_bloom)
+        sizes = _size(self.transactions, "transaction", has_any=transactions), _size(self.logs, "log", has_any=logs)
+        return f"<Block {self.number} 0x{self.hash.hex()} of chain {self.chain_id}: {', '.join(sizes)}>"
 
     def transaction_of(self, entry: Log | ReceiptMeta) -> Transaction | None:
         """The transaction of a log or receipt of this block; None where the payload had no transactions."""
@@ -225,3 +230,10 @@ class Block:
             updates |= {f"{own}{entry.transaction_index:x}/{entry.log_index:x}": entry.encode() for entry in logs}
         updates |= self.rest
         return Payload(self.number, self.hash, self.parent, self.weight, updates, self.deletes, self.sub_batches)
+
+
+def _size(parts: tuple[object, ...], noun: str, *, has_any: bool | None) -> str:
+    """The number of a block's parts, by which it ``has_any``; None: nobody knows."""
+    if parts or has_any is False:
+        return str(Count(len(parts), noun))
+    return f"{noun}s not in this payload" if has_any else f"no {noun}s in this payload"

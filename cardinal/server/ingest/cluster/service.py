@@ -178,6 +178,7 @@ class Member:
                 tasks.start(work)
             tasks.start(self._watch(node, links, agreement))
             async with Listener(node, settings.listen, tls) as listener:
+                LOG.info("publishers are served on port %(port)d", {"kind": "listening", "port": listener.port})
                 listening(listener.port)
                 try:
                     await tasks.until(asyncio.Event().wait())
