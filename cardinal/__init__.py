@@ -94,7 +94,7 @@ if TYPE_CHECKING:
         SubBatch,
     )
     from .protocols.streams.types import BlockRef, Finality, FinalityViolated
-    from .publisher import Publisher
+    from cardinal_ingest.publisher.publisher import Publisher
     from .transports import open_sink, open_source
 
 _HOMES = {
@@ -111,7 +111,7 @@ _HOMES = {
     "MissingPayload": "cardinal.protocols.streams.payload",
     "Payload": "cardinal.protocols.streams.payload",
     "Producer": "cardinal.producer",
-    "Publisher": "cardinal.publisher",
+    "Publisher": "cardinal_ingest.publisher.publisher",
     "SubBatch": "cardinal.protocols.streams.payload",
     "open_sink": "cardinal.transports",
     "open_source": "cardinal.transports",

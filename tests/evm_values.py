@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cardinal.apps.evm import rlp
+from cardinal_ethereum import rlp
 from cardinal.protocols.streams.wire.messages import Batch, BatchMsg, Update
 from evm_blocks import ZERO_ADDRESS, Json, canonical, created, data, header_bytes, minimal, withdrawal_bytes
 

@@ -18,9 +18,10 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from cardinal import Publisher
-from cardinal.apps import Application, blob, get, items
-from cardinal.apps.body import items_of
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
+from cardinal.apps import Application, blob, get
+from cardinal_ingest import items
+from cardinal_ingest.body import items_of
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
 from cardinal.errors import NodeBehindError, RefusedError, UnreachableError
 from cardinal.protocols.streams import Payload
 

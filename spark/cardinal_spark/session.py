@@ -125,7 +125,7 @@ def prepare_environment(*, alone: bool = True) -> None:
 
     ``alone``: the session uses this machine alone.
     """
-    from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
+    from cardinal_spark.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
     os.environ["JAVA_HOME"] = str(java_home_for_spark())
     os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PURE = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "collections.abc", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "io", "itertools", "math", "operator", "re", "struct", "types", "typing",
-    "cardinal.errors", "cardinal.texts", "cardinal.protocols", "cardinal.protocols.cbor", "fastavro",
+    "cardinal.errors", "cardinal.texts", "cardinal.protocols", "cardinal_ingest.protocols.cbor", "fastavro",
 }  # fmt: skip
 PROTOBUF = {"google.protobuf", "google.protobuf.internal", "google.protobuf.message"}
 FOREIGN_WORDS = ("ethereum", "kafka", "spark", "asyncio", "solidity")
@@ -35,7 +35,7 @@ def imports(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_protocol_rooms_import_only_what_is_pure(path: Path) -> None:
     package = ".".join(path.relative_to(ROOT).parts[:3])
-    allowed = PURE | PROTOBUF if package == "cardinal.protocols.publish" else PURE
+    allowed = PURE | PROTOBUF if package == "cardinal_ingest.protocols.publish" else PURE
     assert {name for name in imports(path) if not name.startswith(f"{package}.")} <= allowed
 
 
@@ -46,7 +46,7 @@ def test_protocol_rooms_use_no_word_of_a_chain_or_a_transport(path: Path) -> Non
 
 
 def test_the_pytest_plugin_imports_nothing_of_ours_at_module_level() -> None:
-    tree = ast.parse((ROOT / "cardinal/testing/pytest_plugin.py").read_text())
+    tree = ast.parse((ROOT / "devkit/cardinal_devkit/testing/pytest_plugin.py").read_text())
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [alias.name for node in top for alias in node.names] + [getattr(node, "module", "") or "" for node in top]
     assert not [name for name in names if name.startswith("cardinal")]
@@ -74,7 +74,7 @@ def test_http_2_is_spoken_in_one_package_only() -> None:
         for name in [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
         if name.partition(".")[0] in {"h2", "hpack", "hyperframe", "grpc", "grpclib"}
     }
-    assert speaks == {"cardinal/rpc/connection.py"}
+    assert speaks == {"connectors/cardinal_ingest/rpc/connection.py"}
 
 
 @pytest.mark.parametrize("path", [p for f in ("cardinal", "connectors", "spark") for p in modules(f)], ids=str)

@@ -19,26 +19,8 @@ from typing import Final
 
 from report import say
 
-from cardinal.protocols.replication import (
-    KINDS,
-    NO_HASH,
-    Append,
-    Block,
-    Broadcast,
-    Epoch,
-    Marker,
-    Membership,
-    Replica,
-    Rules,
-    Send,
-    State,
-    Step,
-    decode,
-    decode_marker,
-    encode,
-    record_bytes,
-)
-from cardinal.server.ingest.cluster.keys import SecretKey, verify
+from cardinal_ingest.protocols.replication import KINDS, NO_HASH, Append, Block, Broadcast, Epoch, Marker, Membership, Replica, Rules, Send, State, Step, decode, decode_marker, encode, record_bytes
+from cardinal_ingest.cluster.keys import SecretKey, verify
 
 SIZES: Final = (1, 10, 100, 500)
 BLOCKS: Final = 20_000

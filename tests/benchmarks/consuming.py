@@ -26,7 +26,7 @@ from report import resident, say
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.transports import open_sink, open_source, parse_url

@@ -28,7 +28,7 @@ from confluent_kafka import Producer as RawProducer
 from report import resident, say
 
 from cardinal.apps import Application
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, Routed, split
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef

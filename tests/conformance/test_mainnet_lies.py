@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import verify
-from cardinal.apps.evm.rpc.payload import payload_of
+from cardinal_ethereum import verify
+from cardinal_ethereum.from_rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
 from evm_extra_fields import TOTAL, parts, with_more

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.evm import verify
+from cardinal_ethereum import verify
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import decode, split
 from evm_values import messages_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import Account, decode, verify_payload
-from cardinal.apps.evm.chains import chain_of
+from cardinal_ethereum import Account, decode, verify_payload
+from cardinal_ethereum.chains import chain_of
 from cardinal.protocols.streams.payload import Payload
 from vectors import load
 

@@ -20,13 +20,13 @@ from long_runs import consumed
 
 from cardinal import Publisher
 from cardinal.apps import blob, get
-from cardinal.embedded import free_port
+from cardinal_devkit.kafka import free_port
 from cardinal.errors import CardinalError, NodeBehindError, RefusedError, UnreachableError
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
-from cardinal.server.ingest.cluster.keys import generate_key
-from cardinal.server.ingest.cluster.promoting import Agreed
-from cardinal.testing import TcpProxy
-from cardinal.testing.proxy import Link
+from cardinal_ingest.cluster.keys import generate_key
+from cardinal_ingest.cluster.promotion_writer import Agreed
+from cardinal_devkit.testing import TcpProxy
+from cardinal_devkit.testing.proxy import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal.protocols.streams import Payload
 
 MEMBERS: Final = ("a", "b", "c")

@@ -11,8 +11,8 @@ from ethereum_blocks import keccak, raw
 from feeding import asynchronous
 from signing import EMPTY_BLOB_COMMITMENT, Wallet
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.chains import CHAINS, Chain
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
 

@@ -20,33 +20,15 @@ from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError, TopicError, TopicSettingError
 from cardinal.metrics import CollectorRegistry, Endpoint, GaugeMetricFamily
 from cardinal.producer import Producer
-from cardinal.protocols.replication import (
-    NO_HASH,
-    Checkpoint,
-    Claim,
-    ClaimLog,
-    Close,
-    Epoch,
-    Header,
-    Item,
-    Marker,
-    Opened,
-    State,
-    claim_bytes,
-    decode_record,
-    encode,
-    record_bytes,
-    saved_bytes,
-    seal_header,
-)
-from cardinal.server.ingest.cluster.admin import Begun, Signer, begin_cluster, reconfigure_cluster
-from cardinal.server.ingest.cluster.claims import ClaimWriter
-from cardinal.server.ingest.cluster.config import ClusterFile, load_cluster
-from cardinal.server.ingest.cluster.keys import SecretKey, generate_key, load_key, verify
-from cardinal.server.ingest.cluster.log_state import cluster_before
-from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
-from cardinal.server.ingest.cluster.status import ClusterStatus, cluster_status
-from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
+from cardinal_ingest.protocols.replication import NO_HASH, Checkpoint, Claim, ClaimLog, Close, Epoch, Header, Item, Marker, Opened, State, claim_bytes, decode_record, encode, record_bytes, saved_bytes, seal_header
+from cardinal_ingest.cluster.admin import Begun, Signer, begin_cluster, reconfigure_cluster
+from cardinal_ingest.cluster.claims import ClaimWriter
+from cardinal_ingest.cluster.config import ClusterFile, load_cluster
+from cardinal_ingest.cluster.keys import SecretKey, generate_key, load_key, verify
+from cardinal_ingest.cluster.log_state import cluster_before
+from cardinal_ingest.cluster.promotion_writer import Agreed, PromotionWriter
+from cardinal_ingest.cluster.status import ClusterStatus, cluster_status
+from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
 from cardinal.server.topics import delete_topics, topics_of
 
 if TYPE_CHECKING:
@@ -54,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 
 @dataclass

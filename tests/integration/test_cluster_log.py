@@ -14,11 +14,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cardinal.config.url import parse_url
-from cardinal.embedded import EmbeddedCluster
+from cardinal_devkit.kafka import EmbeddedCluster
 from cardinal.errors import ConfigurationError, TopicError, TopicSettingError, TransportError, UnreachableError
-from cardinal.server.ingest.cluster.claims import ClaimWriter
-from cardinal.server.ingest.cluster.reading import LogBounds, LogReader, LogRecord, OutOfRange
-from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
+from cardinal_ingest.cluster.claims import ClaimWriter
+from cardinal_ingest.cluster.reading import LogBounds, LogReader, LogRecord, OutOfRange
+from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
 from cardinal.transports.kafka import delete_topics
 from cardinal.transports.kafka.admin import Cluster, TopicAdmin
 from cardinal.transports.kafka.settings import kafka_settings
@@ -27,7 +27,7 @@ from looping import on_loop
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal.transports.kafka.admin import TopicState
 
 pytestmark = pytest.mark.broker

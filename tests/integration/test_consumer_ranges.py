@@ -8,7 +8,7 @@ from kafka_streams import DEADLINE, a_block, a_chain, everything_on, named, smal
 from cardinal import HeaderOnly
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import ChainUpdate, Payload, split
 from cardinal.protocols.streams.types import BlockRef, Record

@@ -15,24 +15,12 @@ import pytest
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import ApplicationError, StoreError, VerifierError
-from cardinal.protocols.publish import (
-    METHOD,
-    SERVICE,
-    Acknowledgement,
-    ArbiterSettings,
-    BlockEnd,
-    BlockItemSet,
-    EndStream,
-    Response,
-    SkipBlock,
-    decode_response,
-    encode,
-)
+from cardinal_ingest.protocols.publish import METHOD, SERVICE, Acknowledgement, ArbiterSettings, BlockEnd, BlockItemSet, EndStream, Response, SkipBlock, decode_response, encode
 from cardinal.protocols.streams import Payload
-from cardinal.server.ingest.listener import Listener
-from cardinal.server.ingest.node import Deliver, IngestNode
-from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import server_context
+from cardinal_ingest.node.listener import Listener
+from cardinal_ingest.node.node import Deliver, IngestNode
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.node.tls import server_context
 from certificates import Authority
 from ingesting import header, ids, proof, publisher, serving
 from looping import on_loop

@@ -19,7 +19,7 @@ import waiting
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reader import Reader
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import BlockRef

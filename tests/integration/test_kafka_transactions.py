@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError
 from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, named, small_stream
 
 from cardinal.apps import Application, get
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal.errors import ClientStoppedError, ConfigurationError, DeliveryError, FencedError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic

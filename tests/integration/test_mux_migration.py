@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate, Payload
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal.protocols.streams import Record
     from cardinal.protocols.streams.events import BlockHeader
     from cardinal.protocols.streams.payload import Payload

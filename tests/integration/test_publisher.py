@@ -17,10 +17,11 @@ from long_runs import CheckedChain, reading_of
 
 import waiting
 from cardinal import BlockRef, Consumer, Payload, Publisher
-from cardinal.apps import get, items
+from cardinal.apps import get
+from cardinal_ingest import items
 from cardinal.apps.blob import Blob, payload
 from cardinal.config.url import parse_url
-from cardinal.embedded import free_port
+from cardinal_devkit.kafka import free_port
 from cardinal.errors import (
     ApplicationError,
     CardinalError,
@@ -34,8 +35,8 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.feeds import open_feed
-from cardinal.publishing.nodes import IngestNodes
-from cardinal.server.ingest.store import BodyStore
+from cardinal_ingest.publisher.nodes import IngestNodes
+from cardinal_ingest.node.store import BodyStore
 from certificates import Authority
 from ingesting import header, node, proof
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 APP = get("blob", chain_id=1, reorg_threshold=16)
 
@@ -214,7 +215,7 @@ def test_a_block_that_every_node_refuses_fails_by_name(tmp_path: Path, capfd: py
 
 @pytest.mark.process
 def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.publisher.BLOCK_BYTES", 1_000_000)
+    monkeypatch.setattr("cardinal_ingest.publisher.publisher.BLOCK_BYTES", 1_000_000)
     whole = block("0a")
     announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
     with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:

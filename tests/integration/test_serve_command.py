@@ -13,7 +13,7 @@ from commands import Processes, fresh_chain_id
 
 from cardinal import apps
 from cardinal.consumer import Consumer
-from cardinal.embedded import free_port
+from cardinal_devkit.kafka import free_port
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports import open_sink, open_source
@@ -22,7 +22,7 @@ from serving import DEADLINE, from_start, line, listens, metrics, page, publish,
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate
 
 

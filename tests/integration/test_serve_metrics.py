@@ -11,8 +11,8 @@ import pytest
 
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.protocols.streams.types import Routed
-from cardinal.server.serve.status import StatusCollector
-from cardinal.testing import MemoryBroker
+from cardinal_relay.server.status import StatusCollector
+from cardinal_devkit.testing import MemoryBroker
 from cardinal.transports import open_source
 from compose import services
 from scripted_server import begin, join

@@ -14,7 +14,7 @@ from commands import fresh_chain_id, replayed, run_here
 from cardinal import Consumer, Producer
 from cardinal.cli.main import cardinal
 from cardinal.errors import CardinalError, ConfigurationError
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal_devkit.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source, parse_url
 from serving import DEADLINE, serving
 

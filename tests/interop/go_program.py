@@ -17,8 +17,8 @@ from threading import Thread
 from typing import IO, Any, Final
 
 from cardinal.apps import Application
-from cardinal.embedded import EmbeddedKafka
-from cardinal.embedded.jars import parse_lock
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_devkit.kafka.jars import parse_lock
 from cardinal.protocols.streams import Payload
 
 PROGRAM_VARIABLE: Final = "CARDINAL_INTEROP_GO"

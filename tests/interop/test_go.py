@@ -20,7 +20,7 @@ from cardinal.consumer import Consumer
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Payload, SubBatch, decode, split
 from cardinal.protocols.streams.events import PingSeen
-from cardinal.testing.generator import SCHEMA, ChainGenerator, ChainMove, as_received
+from cardinal_devkit.testing.generator import SCHEMA, ChainGenerator, ChainMove, as_received
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

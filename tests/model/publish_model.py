@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from cardinal.apps.body import frame
-from cardinal.protocols.publish import ArbiterSettings
+from cardinal_ingest.body import frame
+from cardinal_ingest.protocols.publish import ArbiterSettings
 
 from .publish_scenario import item
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.apps.body import Published, body_pb2, frame, items_of, payload_of, unframe
+from cardinal_ingest.body import Published, body_pb2, frame, items_of, payload_of, unframe
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.payload import SubBatch

@@ -13,29 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal.errors import ViolationError
-from cardinal.protocols.diffusion import (
-    Announcement,
-    Client,
-    Close,
-    Decoder,
-    DiffusionSettings,
-    Fetcher,
-    Message,
-    MsgDone,
-    MsgInit,
-    MsgReplyObjectIds,
-    MsgReplyObjects,
-    MsgRequestObjectIds,
-    MsgRequestObjects,
-    ObjectId,
-    Send,
-    Server,
-    State,
-    TooLarge,
-    Verify,
-    decode,
-    encode,
-)
+from cardinal_ingest.protocols.diffusion import Announcement, Client, Close, Decoder, DiffusionSettings, Fetcher, Message, MsgDone, MsgInit, MsgReplyObjectIds, MsgReplyObjects, MsgRequestObjectIds, MsgRequestObjects, ObjectId, Send, Server, State, TooLarge, Verify, decode, encode
 from diffusing import IMPAIRMENTS, Pool, World, finish, id_of, identify, invalid, make
 from examples import examples
 

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal.apps.evm import Abi, decoded_frames, frames, rlp
-from cardinal.apps.evm.times import header_time, microseconds
+from cardinal_ethereum import Abi, decoded_frames, frames, rlp
+from cardinal_ethereum.times import header_time, microseconds
 from cardinal.cli.blocks import clock, facts_of
 from cardinal.protocols.streams.payload import Payload
 from cardinal_spark.rows import AppSpec

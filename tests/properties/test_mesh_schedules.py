@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from cardinal.protocols.mesh import Ack, Begun, Heartbeat, LinkState, MeshSettings, Reason, Received, decode
+from cardinal_ingest.protocols.mesh import Ack, Begun, Heartbeat, LinkState, MeshSettings, Reason, Received, decode
 from model.mesh_network import SETTINGS, Disk, Node, Wire, World, cluster_of
 from model.mesh_schedule import mutated
 

@@ -13,31 +13,9 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from cardinal.apps.body import frame
+from cardinal_ingest.body import frame
 from cardinal.errors import EncodeError, RemoteProtocolError
-from cardinal.protocols.publish import (
-    NONE,
-    Acknowledgement,
-    ArbiterSettings,
-    BehindPublisher,
-    BlockEnd,
-    BlockItemSet,
-    EndOfStream,
-    EndStream,
-    Header,
-    Kind,
-    Request,
-    ResendBlock,
-    Response,
-    SkipBlock,
-    Start,
-    decode_request,
-    decode_response,
-    encode,
-    publish_pb2,
-    read_item,
-    read_set,
-)
+from cardinal_ingest.protocols.publish import NONE, Acknowledgement, ArbiterSettings, BehindPublisher, BlockEnd, BlockItemSet, EndOfStream, EndStream, Header, Kind, Request, ResendBlock, Response, SkipBlock, Start, decode_request, decode_response, encode, publish_pb2, read_item, read_set
 from examples import examples
 from model.__main__ import main
 from model.publish_model import NaiveArbiter
@@ -223,8 +201,8 @@ def test_the_model_has_the_output_of_the_scenario(case: Case) -> None:
 
 
 def test_a_faulty_arbiter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Line.holds", lambda *_: True)
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Line.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Tree.holds", lambda *_: True)
     assert [difference for seed in range(40) if (difference := run_inputs(seed))]
 
 
@@ -235,7 +213,7 @@ def test_equal_seeds_choose_equal_inputs() -> None:
 
 
 def test_the_command_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Tree.holds", lambda *_: True)
     result = CliRunner().invoke(main, ["--publish", "--seeds", "20"])
     assert result.exit_code == 1
     assert "publish seed " in result.output

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 

@@ -8,8 +8,8 @@ from typing import assert_type
 
 import cardinal
 from cardinal import apps
-from cardinal.apps import evm
-from cardinal.testing import ChainGenerator, MemoryBroker
+from  import cardinal_ethereum as evm
+from cardinal_devkit.testing import ChainGenerator, MemoryBroker
 
 
 def reads(url: str) -> None:

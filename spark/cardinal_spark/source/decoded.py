@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from cardinal.apps.evm import Abi
+from cardinal_ethereum import Abi
 from cardinal.errors import ConfigurationError
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify, verify_payload
-from cardinal.apps.evm.chains import chain_of
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify, verify_payload
+from cardinal_ethereum.chains import chain_of
 from cardinal.errors import IntegrityError
 
 CHAINS = Path(__file__).parents[4] / "shared/fixtures/chains"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.protocols.publish import Arbiter, ArbiterSettings, BlockEnd, BlockId, BlockItemSet, Failure
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
+from cardinal_ingest.protocols.publish import Arbiter, ArbiterSettings, BlockEnd, BlockId, BlockItemSet, Failure
 
 MOST = 3
 

@@ -13,12 +13,12 @@ from h2.connection import H2Connection
 from h2.events import Event, PingAckReceived, ResponseReceived, StreamReset, TrailersReceived
 from hyperframe.frame import ContinuationFrame, HeadersFrame
 
-from cardinal.rpc.capacity import LEAST_BYTES, Capacity
-from cardinal.rpc.client import connected
-from cardinal.rpc.messages import PREFIX
-from cardinal.rpc.server import Call, Server
-from cardinal.rpc.status import Code, RpcError
-from cardinal.rpc.stream import Stream
+from cardinal_ingest.rpc.capacity import LEAST_BYTES, Capacity
+from cardinal_ingest.rpc.client import connected
+from cardinal_ingest.rpc.messages import PREFIX
+from cardinal_ingest.rpc.server import Call, Server
+from cardinal_ingest.rpc.status import Code, RpcError
+from cardinal_ingest.rpc.stream import Stream
 from looping import on_loop
 from waiting import until_async
 
@@ -235,7 +235,7 @@ async def test_unread_bytes_are_bounded_across_connections() -> None:
 
 @on_loop
 async def test_half_messages_that_hold_all_capacity_do_not_stop_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.rpc.capacity._STALL_SECONDS", 0.5)
+    monkeypatch.setattr("cardinal_ingest.rpc.capacity._STALL_SECONDS", 0.5)
     capacity = Capacity(1 << 20)
     async with served(capacity) as port, AsyncExitStack() as stack:
         for _ in range(40):

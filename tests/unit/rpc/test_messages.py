@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.rpc.messages import PREFIX, MessageReader
-from cardinal.rpc.status import Code, RpcError, error_of, trailers
+from cardinal_ingest.rpc.messages import PREFIX, MessageReader
+from cardinal_ingest.rpc.status import Code, RpcError, error_of, trailers
 
 
 def framed(*messages: bytes) -> bytes:

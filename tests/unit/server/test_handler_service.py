@@ -19,7 +19,7 @@ from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.errors import ConfigurationError, CursorError, TopicError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.server.handler_service import HandlerService
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from fault_handlers import Rows
 
 

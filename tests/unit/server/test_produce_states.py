@@ -19,7 +19,7 @@ from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.conditions import Condition, Conditions
 from cardinal.server.produce.stream_check import StreamCheck
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from cardinal.transports.memory import enter
 from waiting import until_async as until
 

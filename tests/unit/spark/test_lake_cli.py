@@ -18,7 +18,7 @@ from rich.console import Console
 from cardinal.errors import CardinalError, ConfigurationError, LakeError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_connectors.dev import DevSettings
+from cardinal_devkit.devchain import DevSettings
 from cardinal_spark.cli import lake
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation

@@ -15,7 +15,7 @@ import pyarrow.dataset as pads
 import pytest
 
 from cardinal.errors import ConfigurationError, LakeError, MissingExtraError
-from cardinal_connectors.dev import DevSettings
+from cardinal_devkit.devchain import DevSettings
 from cardinal_spark import open_lake
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation

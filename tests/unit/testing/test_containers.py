@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.errors import ConfigurationError, EmbeddedBrokerError
-from cardinal.testing.containers import ContainerKafka, why_not
+from cardinal_devkit.testing.containers import ContainerKafka, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

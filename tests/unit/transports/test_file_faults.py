@@ -21,7 +21,7 @@ from cardinal._concurrency import run_in_thread
 from cardinal.copying.recording import Recorder
 from cardinal.errors import CursorExpiredError, DeliveryError, LogDamagedError, LogInUseError, TransportError
 from cardinal.protocols.streams import Record, Routed
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from cardinal.transports import list_topics
 from cardinal.transports.file import FileSink, FileSource
 from cardinal.transports.file.container import SYNC_SIZE, read_header
