@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cardinal_ethereum import payload_from_rpc
 from cardinal_devkit.devchain import DevChain
+from cardinal_ethereum import payload_from_rpc
 from cardinal_spark.rows import AppSpec
 from cardinal_spark.testing import payload_row
 

@@ -8,8 +8,30 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
 
-from cardinal.errors import ViolationError
-from cardinal_ingest.protocols.diffusion import Action, Announcement, Close, Decoder, DiffusionSettings, Fetcher, Message, MsgDone, MsgReplyObjectIds, MsgReplyObjects, MsgRequestObjectIds, MsgRequestObjects, ObjectId, Send, Server, State, Status, TooLarge, Verify, decode, encode
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
+    Action,
+    Announcement,
+    Close,
+    Decoder,
+    DiffusionSettings,
+    Fetcher,
+    Message,
+    MsgDone,
+    MsgReplyObjectIds,
+    MsgReplyObjects,
+    MsgRequestObjectIds,
+    MsgRequestObjects,
+    ObjectId,
+    Send,
+    Server,
+    State,
+    Status,
+    TooLarge,
+    Verify,
+    decode,
+    encode,
+)
 
 INVALID = b"BAD"
 """An object that ends so does not verify."""

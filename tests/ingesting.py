@@ -14,12 +14,23 @@ import pytest
 
 from cardinal.apps import get
 from cardinal_ingest.body.body_pb2 import Header, Item, Proof
-from cardinal_ingest.protocols.publish import METHOD, SERVICE, ArbiterSettings, BlockEnd, BlockId, BlockItemSet, Request, Response, decode_response, encode
 from cardinal_ingest.node.blocks import blocks_of
 from cardinal_ingest.node.limits import Limits
 from cardinal_ingest.node.listener import Listener
 from cardinal_ingest.node.node import IngestNode
 from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.publish import (
+    METHOD,
+    SERVICE,
+    ArbiterSettings,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    Request,
+    Response,
+    decode_response,
+    encode,
+)
 from waiting import until_async
 
 DEADLINE = 60.0

@@ -5,7 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from cardinal_ingest.protocols.mesh import Acceptor, Cluster, Decoder, Dial, Effect, Frame, Identity, Member, MeshSettings, OutgoingLink, Received, Send, Signed
+from cardinal_ingest.protocols.mesh import (
+    Acceptor,
+    Cluster,
+    Decoder,
+    Dial,
+    Effect,
+    Frame,
+    Identity,
+    Member,
+    MeshSettings,
+    OutgoingLink,
+    Received,
+    Send,
+    Signed,
+)
 
 NONCE = bytes(range(16))
 OTHER_NONCE = bytes(range(16, 32))

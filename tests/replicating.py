@@ -7,7 +7,26 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from cardinal_ingest.protocols.replication import NO_HASH, Block, Broadcast, Claim, Header, Membership, Message, Replica, ReplicationSettings, Rules, Saved, State, Step, Stored, claim_bytes, encode, saved_bytes, seal_header
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Block,
+    Broadcast,
+    Claim,
+    Header,
+    Membership,
+    Message,
+    Replica,
+    ReplicationSettings,
+    Rules,
+    Saved,
+    State,
+    Step,
+    Stored,
+    claim_bytes,
+    encode,
+    saved_bytes,
+    seal_header,
+)
 from model.cluster_node import first_record, membership, signature, signer, verify
 
 RULES = Rules(start=100, window=4, max_blocks=3)

@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cardinal_ethereum.from_rpc.payload import payload_from_rpc
+
     from .abi.decoder import Abi
     from .chains import Chain, chain_of
     from .checks.integrity import verify
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from .model.account import Account
     from .model.block_decoder import decode
     from .model.state import StateDelta
-    from cardinal_ethereum.from_rpc.payload import payload_from_rpc
     from .tables.decoded import decoded_frames
     from .tables.frames import frames
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from cardinal_ethereum import rlp
 from cardinal.errors import ApplicationError
+from cardinal_ethereum import rlp
 
 _TIMESTAMP: Final = 11
 """Its index in a header."""

@@ -22,12 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from cardinal.apps.base import REORG_THRESHOLD, Application
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import HASH_SIZE
 from cardinal.texts import Readable
-
-from cardinal.apps.base import REORG_THRESHOLD, Application
 
 __all__ = ["Block", "application", "block_hash", "payload", "read"]
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.apps import Application
-    from cardinal_relay.server import ServeStatus
     from cardinal.transports import TransportUrl
+    from cardinal_relay.server import ServeStatus
 
 _SCRAPE_SECONDS: Final = 5.0
 _FIND_SECONDS: Final = 1.0

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cardinal.errors import JavaNotFoundError, MissingExtraError
-
-from cardinal_devkit.kafka.directories import cache_folder, exclusive, write_atomically
+from cardinal._directories import cache_folder, exclusive, write_atomically
+from cardinal.errors import MissingExtraError
+from cardinal_spark.errors import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

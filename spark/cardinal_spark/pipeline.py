@@ -20,7 +20,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 
 from .lake.location import LakeLocation
 from .lake.options import SINK_OPTIONS

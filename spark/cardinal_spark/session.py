@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from cardinal.errors import LakeError, MissingExtraError
+from cardinal.errors import MissingExtraError
+from cardinal_spark.errors import LakeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,26 @@ from typing import Final
 
 from report import say
 
-from cardinal_ingest.protocols.replication import KINDS, NO_HASH, Append, Block, Broadcast, Epoch, Marker, Membership, Replica, Rules, Send, State, Step, decode, decode_marker, encode, record_bytes
 from cardinal_ingest.cluster.keys import SecretKey, verify
+from cardinal_ingest.protocols.replication import (
+    KINDS,
+    NO_HASH,
+    Append,
+    Block,
+    Broadcast,
+    Epoch,
+    Marker,
+    Membership,
+    Replica,
+    Rules,
+    Send,
+    State,
+    Step,
+    decode,
+    decode_marker,
+    encode,
+    record_bytes,
+)
 
 SIZES: Final = (1, 10, 100, 500)
 BLOCKS: Final = 20_000

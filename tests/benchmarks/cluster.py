@@ -29,8 +29,8 @@ from report import cpu_seconds, print_rates, print_times, run_parts, say
 
 from cardinal.apps import get
 from cardinal_devkit.kafka import EmbeddedKafka, free_port
-from cardinal_ingest.protocols.replication import ReplicationSettings
 from cardinal_ingest.cluster.keys import generate_key
+from cardinal_ingest.protocols.replication import ReplicationSettings
 from pushing import (
     Node,
     Publisher,

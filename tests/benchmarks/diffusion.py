@@ -23,17 +23,17 @@ from report import print_rates, say
 from cardinal.apps import get
 from cardinal_ingest.body import frame
 from cardinal_ingest.body.body_pb2 import Header, Item, Proof
-from cardinal_ingest.protocols.diffusion import ObjectId
-from cardinal_ingest.protocols.publish import ArbiterSettings, BlockId
-from cardinal_ingest.node.blocks import blocks_of
-from cardinal_ingest.node.node import IngestNode
 from cardinal_ingest.body_exchange.counts import PeerCounts
 from cardinal_ingest.body_exchange.fetching import PeerFetcher
 from cardinal_ingest.body_exchange.objects import Objects, object_of
+from cardinal_ingest.body_exchange.served_bodies import Shelf
 from cardinal_ingest.body_exchange.serving import PeerServer
 from cardinal_ingest.body_exchange.settings import READ_BYTES, PeerSettings
-from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.node import IngestNode
 from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.diffusion import ObjectId
+from cardinal_ingest.protocols.publish import ArbiterSettings, BlockId
 
 BODY_BYTES: Final = 300_000
 ITEMS: Final = 200

@@ -16,12 +16,21 @@ from typing import Final, NamedTuple
 import grpc.aio
 
 from cardinal.apps import Application, get
+from cardinal.consumer import Consumer
+from cardinal.producer import Producer
+from cardinal_devkit.kafka import EmbeddedKafka
 from cardinal_ingest import items
 from cardinal_ingest.body.body_pb2 import Header, Item, Proof
-from cardinal.consumer import Consumer
-from cardinal_devkit.kafka import EmbeddedKafka
-from cardinal.producer import Producer
-from cardinal_ingest.protocols.publish import METHOD, SERVICE, Acknowledgement, BlockEnd, BlockItemSet, EndOfStream, decode_response, encode
+from cardinal_ingest.protocols.publish import (
+    METHOD,
+    SERVICE,
+    Acknowledgement,
+    BlockEnd,
+    BlockItemSet,
+    EndOfStream,
+    decode_response,
+    encode,
+)
 
 SET_BYTES: Final = 1 << 20
 OPEN: Final = 32

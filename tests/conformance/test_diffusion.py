@@ -7,8 +7,25 @@ from typing import Any
 
 import pytest
 
-from cardinal.errors import ViolationError
-from cardinal_ingest.protocols.diffusion import Announcement, Client, DiffusionSettings, Message, MsgDone, MsgInit, MsgReplyObjectIds, MsgReplyObjects, MsgRequestObjectIds, MsgRequestObjects, ObjectId, Server, State, Verify, decode, encode
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
+    Announcement,
+    Client,
+    DiffusionSettings,
+    Message,
+    MsgDone,
+    MsgInit,
+    MsgReplyObjectIds,
+    MsgReplyObjects,
+    MsgRequestObjectIds,
+    MsgRequestObjects,
+    ObjectId,
+    Server,
+    State,
+    Verify,
+    decode,
+    encode,
+)
 from diffusing import Pool, id_of, identify, verify, written
 from vectors import Case, load
 

@@ -7,8 +7,21 @@ from types import ModuleType
 
 import pytest
 
-from cardinal.errors import ViolationError
-from cardinal_ingest.protocols.mesh import Ack, Begin, Cluster, Heartbeat, Hello, Identity, Member, Message, Signed, Welcome, decode, signed_bytes
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.mesh import (
+    Ack,
+    Begin,
+    Cluster,
+    Heartbeat,
+    Hello,
+    Identity,
+    Member,
+    Message,
+    Signed,
+    Welcome,
+    decode,
+    signed_bytes,
+)
 
 CLUSTER = "20a30ab4fed3f5482dde2993083cb794bbecae4d51b9394d42e168cc1f9537e4"
 SESSION = "c057958d0bdcd899facb0d3f89ef817dd294ef10f27a61d08664fd46a427693d"

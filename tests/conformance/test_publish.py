@@ -8,12 +8,30 @@ from typing import Any
 
 import pytest
 
-from cardinal_ingest.body import digest, frame, items_of, payload_of, unframe
 from cardinal.errors import RemoteProtocolError
-from cardinal_ingest.protocols.publish import Acknowledgement, BehindPublisher, BlockEnd, BlockItemSet, EndOfStream, EndStream, Header, Kind, Request, ResendBlock, Response, SkipBlock, decode_request, decode_response, encode, read_item, read_set
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.payload import SubBatch
 from cardinal.protocols.streams.types import path_text
+from cardinal_ingest.body import digest, frame, items_of, payload_of, unframe
+from cardinal_ingest.protocols.publish import (
+    Acknowledgement,
+    BehindPublisher,
+    BlockEnd,
+    BlockItemSet,
+    EndOfStream,
+    EndStream,
+    Header,
+    Kind,
+    Request,
+    ResendBlock,
+    Response,
+    SkipBlock,
+    decode_request,
+    decode_response,
+    encode,
+    read_item,
+    read_set,
+)
 from model.publish_scenario import Scenario, by_recipient, told
 from vectors import Case, load
 

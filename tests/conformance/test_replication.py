@@ -7,7 +7,37 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal_ingest.protocols.replication import NO_HASH, Block, Candidate, Claim, ClaimLog, Epoch, Head, Header, Marker, Membership, Observed, Position, Proposal, Propose, Ref, Rules, Saved, State, claim_bytes, decode, decode_agreed, decode_marker, decode_record, encode, encode_agreed, read_header, record_bytes, saved_bytes, seal_header
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Block,
+    Candidate,
+    Claim,
+    ClaimLog,
+    Epoch,
+    Head,
+    Header,
+    Marker,
+    Membership,
+    Observed,
+    Position,
+    Proposal,
+    Propose,
+    Ref,
+    Rules,
+    Saved,
+    State,
+    claim_bytes,
+    decode,
+    decode_agreed,
+    decode_marker,
+    decode_record,
+    encode,
+    encode_agreed,
+    read_header,
+    record_bytes,
+    saved_bytes,
+    seal_header,
+)
 from cardinal_ingest.protocols.replication.claims import Applied, Opened
 from cardinal_ingest.protocols.replication.types import Answer, Item
 

@@ -18,9 +18,9 @@ from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError,
 from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
+from cardinal_devkit.devchain import open_feed as open_dev
 from cardinal_devkit.testing.feeds import LAWS, CannotMoveError, FeedLawBrokenError, FeedRoom
 from cardinal_ethereum.archive import open_feed as open_archive
-from cardinal_devkit.devchain import open_feed as open_dev
 from cardinal_ethereum.feed import open_feed as open_node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))

@@ -24,8 +24,8 @@ from long_runs import Reading, consumed
 import pushing
 from cardinal.apps import get
 from cardinal.consumer import Consumer
-from cardinal_devkit.kafka import free_port
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
+from cardinal_devkit.kafka import free_port
 from pushing import Mined
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from ethereum_blocks import keccak, raw
 from feeding import asynchronous
 from signing import EMPTY_BLOB_COMMITMENT, Wallet
 
-from cardinal_ethereum import decode, frames, payload_from_rpc, verify
-from cardinal_ethereum.chains import CHAINS, Chain
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
 
 pytestmark = pytest.mark.node
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cardinal_devkit.kafka.directories import cache_folder
+from cardinal._directories import cache_folder
 from cardinal_devkit.kafka.jars import ensure_jars, locked_jars
 from cardinal_devkit.kafka.pidfile import end_broker
 

@@ -17,9 +17,9 @@ from anvil_node import anvil
 from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal import apps
+from cardinal.transports import list_topics
 from cardinal_devkit.kafka import free_port
 from cardinal_devkit.kafka.launch import kafka_command
-from cardinal.transports import list_topics
 from compose import ROOT, commands, services
 from serving import until
 

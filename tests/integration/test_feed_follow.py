@@ -33,10 +33,10 @@ from feeding import (
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import ByHash
-from cardinal_devkit.testing.replay import Recorded, ReplayChain
-from cardinal_ethereum.archive.feed import ArchiveFeed
 from cardinal_devkit.devchain import DevFeed, DevSettings
 from cardinal_devkit.devchain import open_feed as open_dev_feed
+from cardinal_devkit.testing.replay import Recorded, ReplayChain
+from cardinal_ethereum.archive.feed import ArchiveFeed
 from cardinal_ethereum.feed.feed import NodeFeed
 from cardinal_ethereum.feed.settings import FeedSettings
 from evm_blocks import data

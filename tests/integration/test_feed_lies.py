@@ -33,9 +33,6 @@ from feeding import (
     take,
 )
 
-from cardinal_ethereum import verify
-from cardinal_ethereum.checks.integrity import CHECKS
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import (
     CardinalError,
     IntegrityError,
@@ -46,10 +43,13 @@ from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_devkit.testing.node import JsonRpcNode
 from cardinal_devkit.testing.replay import Recorded, ReplayChain
+from cardinal_ethereum import verify
+from cardinal_ethereum.checks.integrity import CHECKS
 from cardinal_ethereum.feed import open_feed
 from cardinal_ethereum.feed.feed import NodeFeed
 from cardinal_ethereum.feed.settings import FeedSettings, RpcSettings
 from cardinal_ethereum.feed.verify.rules import Rules
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
 from evm_blocks import header_bytes
 from examples import few
 

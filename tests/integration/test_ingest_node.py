@@ -20,17 +20,32 @@ from ethereum_blocks import Built, build
 from prometheus_client.parser import text_string_to_metric_families
 from test_produce_unreachable import ready, says
 
-from cardinal_ingest.body import items_of
-from cardinal_ethereum import payload_from_rpc, rlp
-from cardinal_devkit.kafka import EmbeddedKafka, free_port
 from cardinal.errors import ConfigurationError
-from cardinal_ingest.protocols.publish import NONE, STATUS_METHOD, STATUS_SERVICE, Acknowledgement, BehindPublisher, BlockEnd, BlockId, BlockItemSet, EndCode, EndOfStream, EndStream, ResendBlock, SkipBlock, Status
-from cardinal_ingest.protocols.publish.node_status_pb2 import ServerStatusResponse
 from cardinal.protocols.streams import Payload
+from cardinal_devkit.kafka import EmbeddedKafka, free_port
+from cardinal_devkit.testing.proxy import Link, TcpProxy
+from cardinal_ethereum import payload_from_rpc, rlp
+from cardinal_ingest.body import items_of
 from cardinal_ingest.node.limits import Limits
 from cardinal_ingest.node.listener import MESSAGE_BYTES, Listener
 from cardinal_ingest.node.tls import server_context
-from cardinal_devkit.testing.proxy import Link, TcpProxy
+from cardinal_ingest.protocols.publish import (
+    NONE,
+    STATUS_METHOD,
+    STATUS_SERVICE,
+    Acknowledgement,
+    BehindPublisher,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    ResendBlock,
+    SkipBlock,
+    Status,
+)
+from cardinal_ingest.protocols.publish.node_status_pb2 import ServerStatusResponse
 from certificates import Authority
 from ingesting import Publisher, Served, header, ids, opened, other, proof, publisher, serving, workers_of
 from looping import on_loop

@@ -14,13 +14,26 @@ import grpc.aio
 import pytest
 
 from cardinal._concurrency import new_future, settle
-from cardinal.errors import ApplicationError, StoreError, VerifierError
-from cardinal_ingest.protocols.publish import METHOD, SERVICE, Acknowledgement, ArbiterSettings, BlockEnd, BlockItemSet, EndStream, Response, SkipBlock, decode_response, encode
+from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Payload
+from cardinal_ingest.errors import StoreError, VerifierError
 from cardinal_ingest.node.listener import Listener
 from cardinal_ingest.node.node import Deliver, IngestNode
 from cardinal_ingest.node.store import BodyStore
 from cardinal_ingest.node.tls import server_context
+from cardinal_ingest.protocols.publish import (
+    METHOD,
+    SERVICE,
+    Acknowledgement,
+    ArbiterSettings,
+    BlockEnd,
+    BlockItemSet,
+    EndStream,
+    Response,
+    SkipBlock,
+    decode_response,
+    encode,
+)
 from certificates import Authority
 from ingesting import header, ids, proof, publisher, serving
 from looping import on_loop

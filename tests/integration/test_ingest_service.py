@@ -16,12 +16,12 @@ from ethereum_blocks import build, grow
 from killing import PUBLISHERS, killed
 
 from cardinal.apps import get
+from cardinal.consumer import Consumer
+from cardinal.protocols.streams import MissingPayload, Payload
+from cardinal_ethereum import payload_from_rpc
 from cardinal_ingest import items
 from cardinal_ingest.body import items_of
-from cardinal_ethereum import payload_from_rpc
-from cardinal.consumer import Consumer
 from cardinal_ingest.protocols.publish import Acknowledgement, BlockEnd, BlockItemSet, EndOfStream, ResendBlock, Status
-from cardinal.protocols.streams import MissingPayload, Payload
 from ingesting import node, publisher, workers_of
 
 if TYPE_CHECKING:

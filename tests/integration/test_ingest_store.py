@@ -10,13 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.errors import ConfigurationError, StoreError
-from cardinal_ingest.protocols.publish import BlockId
-from cardinal_ingest.protocols.replication import NO_HASH, Block, DeleteBlock, DeleteCandidates, DeleteWinner, Header, Position, PutBlock, PutCandidate, PutPosition, PutPromoted, PutWinner, Row, Rules, State, seal_header
-from cardinal_ingest.cluster.rows import AgreedBlock, ReplicaRows
+from cardinal.errors import ConfigurationError
 from cardinal_ingest.body_exchange.objects import Objects, object_of
 from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.cluster.rows import AgreedBlock, ReplicaRows
+from cardinal_ingest.errors import StoreError
 from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Block,
+    DeleteBlock,
+    DeleteCandidates,
+    DeleteWinner,
+    Header,
+    Position,
+    PutBlock,
+    PutCandidate,
+    PutPosition,
+    PutPromoted,
+    PutWinner,
+    Row,
+    Rules,
+    State,
+    seal_header,
+)
 from replicating import EMPTY, MEMBERS, batch, chain
 
 DEADLINE = 60.0

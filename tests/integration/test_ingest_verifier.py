@@ -14,12 +14,13 @@ import pytest
 from ethereum_blocks import build
 
 from cardinal.apps import get
-from cardinal_ingest.body import frame, items_of
+from cardinal.errors import ApplicationError
 from cardinal_ethereum import payload_from_rpc
-from cardinal.errors import ApplicationError, VerifierError
-from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.errors import VerifierError
 from cardinal_ingest.node.blocks import blocks_of
 from cardinal_ingest.node.verifier import Verifier
+from cardinal_ingest.protocols.publish import BlockId
 from ingesting import workers_of
 from looping import on_loop
 

@@ -18,10 +18,8 @@ from long_runs import CheckedChain, reading_of
 import waiting
 from cardinal import BlockRef, Consumer, Payload, Publisher
 from cardinal.apps import get
-from cardinal_ingest import items
 from cardinal.apps.blob import Blob, payload
 from cardinal.config.url import parse_url
-from cardinal_devkit.kafka import free_port
 from cardinal.errors import (
     ApplicationError,
     CardinalError,
@@ -35,8 +33,10 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.feeds import open_feed
-from cardinal_ingest.publisher.nodes import IngestNodes
+from cardinal_devkit.kafka import free_port
+from cardinal_ingest import items
 from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.publisher.nodes import IngestNodes
 from certificates import Authority
 from ingesting import header, node, proof
 

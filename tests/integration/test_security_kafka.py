@@ -25,8 +25,8 @@ from cardinal.consumer import Consumer
 from cardinal.errors import RefusedError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
-from cardinal_devkit.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
+from cardinal_devkit.testing.proxy import TcpProxy
 from secured_brokers import ADMIN, EVERYTHING, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
 from waiting import until
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.metrics import Endpoint, new_registry
+from cardinal_devkit import ChainGenerator
 from cardinal_relay.server.status import StatusCollector
-from cardinal_devkit.testing import ChainGenerator
 from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, SecuredBroker
 from serving import serving
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal_devkit.kafka import free_port
 from cardinal.errors import (
     CardinalError,
     RefusedError,
@@ -23,11 +22,12 @@ from cardinal.errors import (
     TransportError,
     UnreachableError,
 )
-from cardinal_relay.server import streams
-from cardinal_devkit.testing import ChainGenerator, MemoryBroker
+from cardinal.transports import open_source
+from cardinal_devkit import ChainGenerator, MemoryBroker
+from cardinal_devkit.kafka import free_port
 from cardinal_devkit.testing._memory_source import MemorySource
 from cardinal_devkit.testing.proxy import Link, TcpProxy
-from cardinal.transports import open_source
+from cardinal_relay.server import streams
 from cardinal_relay.transport.protocol import Failed, FindTime, Read, Reason, decode_frame
 from damaged_logs import COUNT, middle, recording
 from scripted_server import TP, Scripted, begin, grant, join

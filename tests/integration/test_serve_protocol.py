@@ -10,9 +10,20 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from cardinal.errors import CardinalError, RefusedError, RemoteProtocolError, TransportError, UnreachableError
-from cardinal_devkit.testing import MemoryBroker
 from cardinal.transports import open_source
-from cardinal_relay.transport.protocol import CloseCode, Credit, Failed, FindTime, GetWatermarks, Read, Reason, Request, Watermarks, encode_message
+from cardinal_devkit import MemoryBroker
+from cardinal_relay.transport.protocol import (
+    CloseCode,
+    Credit,
+    Failed,
+    FindTime,
+    GetWatermarks,
+    Read,
+    Reason,
+    Request,
+    Watermarks,
+    encode_message,
+)
 from scripted_server import TP, Scripted, ask, grant, join, records_frame
 from serving import APP, DEADLINE, from_start, read, serving, until
 

@@ -18,9 +18,9 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.protocols.streams.types import Routed
-from cardinal_devkit.testing import MemoryBroker
-from cardinal_devkit.testing.proxy import TcpProxy
 from cardinal.transports import list_topics, open_source, parse_url
+from cardinal_devkit import MemoryBroker
+from cardinal_devkit.testing.proxy import TcpProxy
 from cardinal_relay.transport.protocol import SUBPROTOCOL
 from certificates import Authority
 from serving import APP, DEADLINE, from_start, read, serving

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cardinal_devkit.errors import EmbeddedBrokerError
 from cardinal_devkit.kafka.pidfile import find_broker
-from cardinal.errors import EmbeddedBrokerError
 from cardinal_devkit.testing.shared_broker import shared_broker
 from waiting import until
 

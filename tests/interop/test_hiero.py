@@ -12,9 +12,9 @@ import pytest
 from hiero import PROTO_VARIABLE, Messages, Publisher, block, folders, of_facts, of_files, publisher, written_blocks
 
 from cardinal.apps import get
-from cardinal_ingest import items
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams import Payload
+from cardinal_ingest import items
 from ingesting import node
 
 if TYPE_CHECKING:

@@ -7,7 +7,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cardinal_ingest.protocols.replication import NO_HASH, Checkpoint, Close, DeleteBlock, DeleteCandidates, DeleteWinner, Epoch, Membership, PutBlock, PutCandidate, PutPosition, PutPromoted, PutWinner, Replica, ReplicationSettings, Row, Rules, State, Stored, encode, record_bytes
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Checkpoint,
+    Close,
+    DeleteBlock,
+    DeleteCandidates,
+    DeleteWinner,
+    Epoch,
+    Membership,
+    PutBlock,
+    PutCandidate,
+    PutPosition,
+    PutPromoted,
+    PutWinner,
+    Replica,
+    ReplicationSettings,
+    Row,
+    Rules,
+    State,
+    Stored,
+    encode,
+    record_bytes,
+)
 
 if TYPE_CHECKING:
     from .cluster_promoter import Promoter

@@ -13,7 +13,31 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from cardinal_ingest.protocols.replication import KINDS, Acknowledged, Action, Append, Block, Broadcast, Claim, Denial, Denied, Message, Observed, Position, PutPosition, PutWinner, Ref, ReplicationSettings, Rules, Send, Step, Want, decode, decode_record, encode
+from cardinal_ingest.protocols.replication import (
+    KINDS,
+    Acknowledged,
+    Action,
+    Append,
+    Block,
+    Broadcast,
+    Claim,
+    Denial,
+    Denied,
+    Message,
+    Observed,
+    Position,
+    PutPosition,
+    PutWinner,
+    Ref,
+    ReplicationSettings,
+    Rules,
+    Send,
+    Step,
+    Want,
+    decode,
+    decode_record,
+    encode,
+)
 
 from .cluster_kafka import Kafka
 from .cluster_laws import ROOT, Laws, require

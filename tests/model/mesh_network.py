@@ -17,7 +17,30 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from cardinal_ingest.protocols.mesh import Acceptor, Ack, Begun, Changed, Close, Cluster, Dial, Effect, Effects, Frame, Heartbeat, Identity, LinkState, Member, MeshSettings, Message, OutgoingLink, Reason, Received, Send, SnapshotWanted, decode
+from cardinal_ingest.protocols.mesh import (
+    Acceptor,
+    Ack,
+    Begun,
+    Changed,
+    Close,
+    Cluster,
+    Dial,
+    Effect,
+    Effects,
+    Frame,
+    Heartbeat,
+    Identity,
+    LinkState,
+    Member,
+    MeshSettings,
+    Message,
+    OutgoingLink,
+    Reason,
+    Received,
+    Send,
+    SnapshotWanted,
+    decode,
+)
 
 SETTINGS: Final = MeshSettings(max_frame=2_048, window=12_288, queue_bytes=16_384, inbox=8_192)
 TICK: Final = 0.05

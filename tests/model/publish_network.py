@@ -3,9 +3,10 @@
     run_network(4711)         # None, or one line that can be repeated
 
 Honest publishers follow branches of one tree (one line without forks), each with a
-:class:`~cardinal_ingest.protocols.publish.PublisherSession` and two nodes; false ones send what they like. Streams are lost,
-nodes restart with what is durable, verifiers fail. Each step is a method, so that something else than a seed can choose
-them. The invariants are checked at every effect; at the end the faults stop, and all that is held gets acknowledged.
+:class:`~cardinal_ingest.protocols.publish.PublisherSession` and two nodes; false ones send what they like. Streams are
+lost, nodes restart with what is durable, verifiers fail. Each step is a method, so that something else than a seed can
+choose them. The invariants are checked at every effect; at the end the faults stop, and all that is held gets
+acknowledged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cardinal_ingest.protocols.publish import NONE, Acknowledged, Acknowledgement, Arbiter, ArbiterSettings, BlockEnd, BlockId, BlockItemSet, CatchUp, Close, Complete, Discard, Effect, EndOfStream, Failure, Open, PublisherSession, Push, Released, Request, ResendBlock, Response, Send, SessionEffect, SessionSettings, SkipBlock, Start
+from cardinal_ingest.protocols.publish import (
+    NONE,
+    Acknowledged,
+    Acknowledgement,
+    Arbiter,
+    ArbiterSettings,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    CatchUp,
+    Close,
+    Complete,
+    Discard,
+    Effect,
+    EndOfStream,
+    Failure,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    Request,
+    ResendBlock,
+    Response,
+    Send,
+    SessionEffect,
+    SessionSettings,
+    SkipBlock,
+    Start,
+)
 
 from .publish_scenario import header_item, label, other_item, proof_item
 

@@ -6,7 +6,36 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cardinal_ingest.protocols.publish import Acknowledged, Acknowledgement, Arbiter, ArbiterSettings, BehindPublisher, BlockEnd, BlockId, BlockItemSet, BranchRefused, CatchUp, CatchUpStuck, Complete, Discard, Effect, EndCode, EndOfStream, EndStream, Failure, Items, NodeError, Request, ResendBlock, Response, Send, SkipBlock, SourceError, Start, Status
+from cardinal_ingest.protocols.publish import (
+    Acknowledged,
+    Acknowledgement,
+    Arbiter,
+    ArbiterSettings,
+    BehindPublisher,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    BranchRefused,
+    CatchUp,
+    CatchUpStuck,
+    Complete,
+    Discard,
+    Effect,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Failure,
+    Items,
+    NodeError,
+    Request,
+    ResendBlock,
+    Response,
+    Send,
+    SkipBlock,
+    SourceError,
+    Start,
+    Status,
+)
 
 FAILURES = {"bad": Failure.BAD, "undecided": Failure.UNDECIDED, "persistence": Failure.PERSISTENCE}
 

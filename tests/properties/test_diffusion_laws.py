@@ -12,8 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
-from cardinal_ingest.protocols.diffusion import Announcement, Client, Close, Decoder, DiffusionSettings, Fetcher, Message, MsgDone, MsgInit, MsgReplyObjectIds, MsgReplyObjects, MsgRequestObjectIds, MsgRequestObjects, ObjectId, Send, Server, State, TooLarge, Verify, decode, encode
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
+    Announcement,
+    Client,
+    Close,
+    Decoder,
+    DiffusionSettings,
+    Fetcher,
+    Message,
+    MsgDone,
+    MsgInit,
+    MsgReplyObjectIds,
+    MsgReplyObjects,
+    MsgRequestObjectIds,
+    MsgRequestObjects,
+    ObjectId,
+    Send,
+    Server,
+    State,
+    TooLarge,
+    Verify,
+    decode,
+    encode,
+)
 from diffusing import IMPAIRMENTS, Pool, World, finish, id_of, identify, invalid, make
 from examples import examples
 

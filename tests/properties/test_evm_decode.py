@@ -9,13 +9,25 @@ from coincurve import PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import PathMap, Payload
 from cardinal_ethereum import decode, frames
 from cardinal_ethereum.chains import family_of
 from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.model.block import AccessEntry, AuthoritySeal, Authorization, Block, Deposit, Header, Log, ReceiptMeta, SyncedState, Transaction, Withdrawal
+from cardinal_ethereum.model.block import (
+    AccessEntry,
+    AuthoritySeal,
+    Authorization,
+    Block,
+    Deposit,
+    Header,
+    Log,
+    ReceiptMeta,
+    SyncedState,
+    Transaction,
+    Withdrawal,
+)
 from cardinal_ethereum.model.transaction_decoder import decode_transaction
-from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import PathMap, Payload
 from examples import examples
 
 HASH = bytes(range(32))

@@ -12,9 +12,31 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols import cbor
-from cardinal_ingest.protocols.mesh import OVERHEAD, Acceptor, Ack, Begin, Decoder, Effect, Frame, Heartbeat, Hello, Identity, IncomingLink, LinkState, Message, OutgoingLink, Reason, Refusal, Refused, SnapshotWanted, Welcome, decode, encode
+from cardinal_ingest.protocols.mesh import (
+    OVERHEAD,
+    Acceptor,
+    Ack,
+    Begin,
+    Decoder,
+    Effect,
+    Frame,
+    Heartbeat,
+    Hello,
+    Identity,
+    IncomingLink,
+    LinkState,
+    Message,
+    OutgoingLink,
+    Reason,
+    Refusal,
+    Refused,
+    SnapshotWanted,
+    Welcome,
+    decode,
+    encode,
+)
 from examples import examples
 from meshing import SETTINGS, Pair, received, sent
 from model.__main__ import main

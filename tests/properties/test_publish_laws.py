@@ -13,9 +13,31 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from cardinal_ingest.body import frame
 from cardinal.errors import EncodeError, RemoteProtocolError
-from cardinal_ingest.protocols.publish import NONE, Acknowledgement, ArbiterSettings, BehindPublisher, BlockEnd, BlockItemSet, EndOfStream, EndStream, Header, Kind, Request, ResendBlock, Response, SkipBlock, Start, decode_request, decode_response, encode, publish_pb2, read_item, read_set
+from cardinal_ingest.body import frame
+from cardinal_ingest.protocols.publish import (
+    NONE,
+    Acknowledgement,
+    ArbiterSettings,
+    BehindPublisher,
+    BlockEnd,
+    BlockItemSet,
+    EndOfStream,
+    EndStream,
+    Header,
+    Kind,
+    Request,
+    ResendBlock,
+    Response,
+    SkipBlock,
+    Start,
+    decode_request,
+    decode_response,
+    encode,
+    publish_pb2,
+    read_item,
+    read_set,
+)
 from examples import examples
 from model.__main__ import main
 from model.publish_model import NaiveArbiter

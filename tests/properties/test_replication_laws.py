@@ -9,8 +9,38 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
-from cardinal_ingest.protocols.replication import KINDS, Answer, Applied, Block, Candidate, Checkpoint, Claim, ClaimLog, Close, Epoch, Header, Item, Marker, Message, Observed, Position, Proposal, Propose, Record, Ref, Refusal, Replica, Saved, State, decode, decode_marker, decode_record, encode, seal_header
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.replication import (
+    KINDS,
+    Answer,
+    Applied,
+    Block,
+    Candidate,
+    Checkpoint,
+    Claim,
+    ClaimLog,
+    Close,
+    Epoch,
+    Header,
+    Item,
+    Marker,
+    Message,
+    Observed,
+    Position,
+    Proposal,
+    Propose,
+    Record,
+    Ref,
+    Refusal,
+    Replica,
+    Saved,
+    State,
+    decode,
+    decode_marker,
+    decode_record,
+    encode,
+    seal_header,
+)
 from cardinal_ingest.protocols.replication.pool import Pool
 from examples import examples
 from model.__main__ import main

@@ -7,8 +7,28 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.errors import ClaimLogDivergedError
-from cardinal_ingest.protocols.replication import Acknowledged, Action, Append, Block, Broadcast, Candidate, Claim, ClaimRefused, Denial, Denied, Divergence, Header, Propose, Refusal, claim_bytes, decode_record, encode, saved_bytes, seal_header
+from cardinal_ingest.errors import ClaimLogDivergedError
+from cardinal_ingest.protocols.replication import (
+    Acknowledged,
+    Action,
+    Append,
+    Block,
+    Broadcast,
+    Candidate,
+    Claim,
+    ClaimRefused,
+    Denial,
+    Denied,
+    Divergence,
+    Header,
+    Propose,
+    Refusal,
+    claim_bytes,
+    decode_record,
+    encode,
+    saved_bytes,
+    seal_header,
+)
 from model.cluster_node import Disk, Node, membership, signature
 from model.cluster_schedule import agreed, grow, promoting, slow_links, started
 from model.cluster_world import CALM, RULES, Chaos, Cluster

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from published_chain import PublishedChain
 
-from cardinal_spark.java import java_home_for_spark
 from cardinal_spark import job
+from cardinal_spark.java import java_home_for_spark
 from cardinal_spark.lake import read
 
 if TYPE_CHECKING:

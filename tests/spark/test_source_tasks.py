@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from cardinal import apps
-from cardinal_ethereum import frames, payload_from_rpc
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, SubBatch
 from cardinal.transports.written import Written
 from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_ethereum import frames, payload_from_rpc
 from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.reader import (

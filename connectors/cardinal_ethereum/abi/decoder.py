@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from cardinal_ethereum.model.block import Log, Transaction
 from cardinal.texts import Readable
+from cardinal_ethereum.model.block import Log, Transaction
 
 from .signatures import Parameter, Signature, from_json, from_text
 from .values import Form, MisfitError, values_of

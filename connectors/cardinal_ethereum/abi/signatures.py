@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cardinal_ethereum.keccak import keccak
 from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal_ethereum.keccak import keccak
 
 try:
     from eth_abi.abi import is_encodable_type

@@ -20,7 +20,6 @@ from typing import Final
 
 import msgspec
 
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import (
     ConfigurationError,
     FeedError,
@@ -34,6 +33,7 @@ from cardinal.protocols.streams.types import BlockRef
 from cardinal_ethereum.feed.settings import FeedSettings
 from cardinal_ethereum.feed.verify.completion import with_header
 from cardinal_ethereum.feed.verify.rules import Rules
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 
 _RUNS: Final = 3
 """Ranges of numbers that an error lists."""

@@ -9,16 +9,22 @@ from collections.abc import Callable, Iterable, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from cardinal.errors import ApplicationError, IntegrityError
 from cardinal_ethereum import rlp
 from cardinal_ethereum.chains import CHECK_NAMES, Chain
+from cardinal_ethereum.from_rpc.block import EncodedBlock, checked_form, encode_block
+from cardinal_ethereum.from_rpc.receipts import (
+    bloom_of,
+    created_contract,
+    creation_nonce,
+    published_contract,
+    write_receipt,
+)
+from cardinal_ethereum.from_rpc.structures import JsonObject, RpcBlock, raw
+from cardinal_ethereum.from_rpc.transactions import bytes_advice, lacking_bytes
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.model.block import NO_CONTRACT
 from cardinal_ethereum.model.transaction_decoder import decode_transaction
-from cardinal_ethereum.from_rpc.block import EncodedBlock, checked_form, encode_block
-from cardinal_ethereum.from_rpc.receipts import bloom_of, created_contract, creation_nonce, published_contract, write_receipt
-from cardinal_ethereum.from_rpc.structures import JsonObject, RpcBlock, raw
-from cardinal_ethereum.from_rpc.transactions import bytes_advice, lacking_bytes
-from cardinal.errors import ApplicationError, IntegrityError
 
 from . import gas
 from .advice import advice

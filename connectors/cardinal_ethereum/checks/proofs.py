@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum import rlp
 from cardinal_ethereum.keccak import keccak
-from cardinal.errors import ApplicationError
 
 from .trie import EMPTY_ROOT
 

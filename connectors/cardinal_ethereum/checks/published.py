@@ -21,6 +21,8 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Final
 
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import Payload
 from cardinal_ethereum import rlp
 from cardinal_ethereum.application import is_relative
 from cardinal_ethereum.bloom import BLOOM_SIZE, bloom_bits
@@ -32,8 +34,6 @@ from cardinal_ethereum.model.transaction import Transaction
 from cardinal_ethereum.model.transaction_types import CELO_2, LEGACY, STATE_SYNC
 from cardinal_ethereum.rlp.cache import Memo
 from cardinal_ethereum.rlp.fields import number
-from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import Payload
 
 from . import gas
 from .trie import ordered_root

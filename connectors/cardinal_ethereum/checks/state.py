@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from cardinal.errors import ApplicationError, IntegrityError
 from cardinal_ethereum import rlp
-from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.model.account import NO_CODE, Account
-from cardinal_ethereum.model.state import StateDelta
 from cardinal_ethereum.from_rpc.block import EncodedBlock
 from cardinal_ethereum.from_rpc.header import encode_header
 from cardinal_ethereum.from_rpc.structures import JsonObject, RpcHeader, hexadecimal, raw
-from cardinal.errors import ApplicationError, IntegrityError
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.account import NO_CODE, Account
+from cardinal_ethereum.model.state import StateDelta
 
 from .proofs import UnknownChangeError, changes, nodes_by_hash
 from .trie import EMPTY_ROOT

@@ -26,9 +26,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardinal_ethereum.checks.advice import refusal_of
 from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import FeedReport
+from cardinal_ethereum.checks.advice import refusal_of
 
 from .chain.blocks import ChainMovedError
 from .chain.planner import Planner
@@ -44,10 +44,10 @@ from .verify.total_difficulty import LearnedTotals, TotalDifficulties, proposed_
 from .verify.verifier import Verifier
 
 if TYPE_CHECKING:
-    from cardinal_ethereum.chains import Chain
     from cardinal.config.url import NodeUrl
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import BlockRef
+    from cardinal_ethereum.chains import Chain
 
     from .nodes.node import Node
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from cardinal_ethereum.chains import Chain
 from cardinal.config.url import Endpoint
+from cardinal_ethereum.chains import Chain
 
 _SHOWN: Final = 400
 

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
-from cardinal_ethereum.chains import CHECK_NAMES, Chain
 from cardinal.config.options import Options
 from cardinal.config.url import CREDENTIALS, Endpoint, NodeUrl, parse_node_url
 from cardinal.errors import ConfigurationError
+from cardinal_ethereum.chains import CHECK_NAMES, Chain
 
 from .settings import FeedSettings, RpcSettings, StartTotal
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum.chains import Chain
 from cardinal_ethereum.model.transaction_types import Family
-from cardinal.errors import ApplicationError
 
 from .faults import fault_of
 from .header import write_header, write_withdrawals

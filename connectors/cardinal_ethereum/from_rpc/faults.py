@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum.chains import Chain
 from cardinal_ethereum.rlp.hex_text import ADDRESS_TEXT, WORD_TEXT, to_bytes, word
-from cardinal.errors import ApplicationError
 
 from .header import FIELD_WRITERS, seal_writers
 from .structures import UNREADABLE, RpcBlock, RpcHeader, RpcReceipt, RpcTransaction, raw

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import Payload, SubBatch
+from cardinal.protocols.streams.types import Finality
 from cardinal_ethereum import rlp
 from cardinal_ethereum.application import MERGED_AT_GENESIS, Chain, chain_of, is_relative
 from cardinal_ethereum.model.state import StateDelta
 from cardinal_ethereum.rlp import minimal_bytes
-from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.protocols.streams.types import Finality
 
 from .block import EncodedBlock, checked_form, encode_block
 from .receipts import published_contract, write_receipt_meta

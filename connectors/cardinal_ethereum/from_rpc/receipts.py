@@ -11,7 +11,18 @@ from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.model.transaction_types import CELO_2, DEPOSIT, LEGACY, WITH_ACCOUNT_NONCE
 from cardinal_ethereum.rlp import list_head
 from cardinal_ethereum.rlp.cache import Memo
-from cardinal_ethereum.rlp.hex_text import ADDRESS_TEXT, WORD_TEXT, data, list_prefix, number, quantity, string_prefix, to_bytes, to_parts, wrap
+from cardinal_ethereum.rlp.hex_text import (
+    ADDRESS_TEXT,
+    WORD_TEXT,
+    data,
+    list_prefix,
+    number,
+    quantity,
+    string_prefix,
+    to_bytes,
+    to_parts,
+    wrap,
+)
 
 from .structures import JsonObject, RpcLog, RpcReceipt, RpcTransaction, hexadecimal, raw, read
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from msgspec import structs
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum.chains import Chain
 from cardinal_ethereum.model.transaction import STATE_SYNC, state_sync_hash
-from cardinal.errors import ApplicationError
 
 from .structures import RpcBlock, RpcReceipt, RpcTransaction, raw
 from .transactions import write_all

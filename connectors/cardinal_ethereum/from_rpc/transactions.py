@@ -14,12 +14,35 @@ from typing import Any, Final
 
 from msgspec import structs
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.model.transaction_types import ADDRESSES, ARBITRUM_LEGACY, BARE, FIELDS, HASHES, LEGACY, OPTIONAL_ADDRESSES, TEXTS, Family, Fields, candidates
+from cardinal_ethereum.model.transaction_types import (
+    ADDRESSES,
+    ARBITRUM_LEGACY,
+    BARE,
+    FIELDS,
+    HASHES,
+    LEGACY,
+    OPTIONAL_ADDRESSES,
+    TEXTS,
+    Family,
+    Fields,
+    candidates,
+)
 from cardinal_ethereum.rlp import hex_text as hexrlp
 from cardinal_ethereum.rlp.cache import Memo
-from cardinal_ethereum.rlp.hex_text import ADDRESS_TEXT, EMPTY, WORD_TEXT, data, list_prefix, optional_data, optional_quantity, quantity, word, wrap
-from cardinal.errors import ApplicationError
+from cardinal_ethereum.rlp.hex_text import (
+    ADDRESS_TEXT,
+    EMPTY,
+    WORD_TEXT,
+    data,
+    list_prefix,
+    optional_data,
+    optional_quantity,
+    quantity,
+    word,
+    wrap,
+)
 
 from .structures import (
     UNREADABLE,

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.rlp import encode_bytes, encode_int, list_head
-from cardinal.errors import ApplicationError
 
 from .header import encode_header, known_fields
 from .structures import RpcBlock, RpcHeader

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
+from cardinal.errors import ApplicationError
+from cardinal.texts import Readable
 from cardinal_ethereum import rlp
 from cardinal_ethereum.checks.trie import EMPTY_ROOT
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.rlp.fields import HASH, bytes_of, list_of, number
-from cardinal.errors import ApplicationError
-from cardinal.texts import Readable
 
 NO_CODE: Final = keccak(b"")
 """Code hash of an account without code."""

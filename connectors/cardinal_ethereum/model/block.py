@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Final
 
+from cardinal.protocols.streams.payload import Payload, SubBatch
+from cardinal.texts import Count, Readable
 from cardinal_ethereum import rlp
 from cardinal_ethereum.checks.trie import EMPTY_ROOT
 from cardinal_ethereum.rlp import minimal_bytes
-from cardinal.protocols.streams.payload import Payload, SubBatch
-from cardinal.texts import Count, Readable
 
 from .transaction import AccessEntry, Authorization, Deposit, SyncedState, Transaction
 

@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, PathMap, Payload
 from cardinal_ethereum import rlp
 from cardinal_ethereum.chains import family_of
 from cardinal_ethereum.rlp.fields import ADDRESS, HASH, bytes_of, hashes, list_of, number
-from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import AnyPayload, MissingPayload, PathMap, Payload
 
 from .block import (
     HEADER_FIELDS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cardinal_ethereum.keccak import keccak
 from cardinal.errors import MissingExtraError
+from cardinal_ethereum.keccak import keccak
 
 try:
     from coincurve import PublicKey

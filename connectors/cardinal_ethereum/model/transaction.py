@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from cardinal.texts import Readable
 from cardinal_ethereum import rlp
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.rlp import minimal_bytes
-from cardinal.texts import Readable
 
 from .transaction_types import (
     ACCESS_LIST,

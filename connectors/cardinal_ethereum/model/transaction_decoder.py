@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from cardinal.errors import ApplicationError
 from cardinal_ethereum import rlp
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.rlp.fields import ADDRESS, HASH, bytes_of, hashes, list_of, number
-from cardinal.errors import ApplicationError
 
 from .transaction import AccessEntry, Authorization, Deposit, SyncedState, Transaction
 from .transaction_types import (

@@ -16,17 +16,18 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ApplicationError, StoreError, VerifierError
-from cardinal_ingest.protocols.diffusion import Action, Close, Fetcher, ObjectId, Send, Status, TooLarge, Verify
+from cardinal.errors import ApplicationError
 from cardinal_ingest.body_exchange.counts import LOG, PeerCounts, notice_loss
 from cardinal_ingest.body_exchange.settings import PAUSE_SECONDS, READ_BYTES, PeerSettings
+from cardinal_ingest.errors import StoreError, VerifierError
+from cardinal_ingest.protocols.diffusion import Action, Close, Fetcher, ObjectId, Send, Status, TooLarge, Verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cardinal_ingest.protocols.publish import BlockId
-    from cardinal_ingest.node.node import IngestNode
     from cardinal_ingest.body_exchange.objects import Named, Objects
+    from cardinal_ingest.node.node import IngestNode
+    from cardinal_ingest.protocols.publish import BlockId
 
 _TICK_SECONDS: Final = 0.05
 

@@ -14,9 +14,9 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from cardinal_ingest.body_exchange.objects import Objects, object_of
 from cardinal_ingest.protocols.diffusion import ObjectId
 from cardinal_ingest.protocols.publish import BlockId
-from cardinal_ingest.body_exchange.objects import Objects, object_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from cardinal_ingest.body_exchange.serving import PeerServer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cardinal_ingest.node.node import IngestNode
-    from cardinal_ingest.body_exchange.settings import PeerSettings
     from cardinal_ingest.body_exchange.served_bodies import Shelf
+    from cardinal_ingest.body_exchange.settings import PeerSettings
+    from cardinal_ingest.node.node import IngestNode
 
 
 class Peers:

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from cardinal._stream_server import StreamServer
 from cardinal.config.listening import refusal
-from cardinal.errors import ConfigurationError, StoreError, ViolationError
-from cardinal_ingest.protocols.diffusion import Server, State
+from cardinal.errors import ConfigurationError
+from cardinal.texts import Count
 from cardinal_ingest.body_exchange.counts import LOG, PeerCounts, notice_loss
 from cardinal_ingest.body_exchange.settings import PAUSE_SECONDS, READ_BYTES, PeerSettings
-from cardinal.texts import Count
+from cardinal_ingest.errors import StoreError, ViolationError
+from cardinal_ingest.protocols.diffusion import Server, State
 
 if TYPE_CHECKING:
-    from cardinal_ingest.protocols.diffusion import ObjectId
     from cardinal_ingest.body_exchange.served_bodies import Shelf
+    from cardinal_ingest.protocols.diffusion import ObjectId
 
 _IDLE_READS: Final = 20
 """Reads of a link without a body since, after which it is read with pauses."""

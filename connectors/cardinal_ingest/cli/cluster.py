@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.apps import Application
+    from cardinal.transports import TransportUrl
     from cardinal_ingest.cluster.admin import Begun, Signer
     from cardinal_ingest.cluster.config import ClusterFile
     from cardinal_ingest.cluster.node_reports import NodeReport
     from cardinal_ingest.cluster.status import ClusterStatus
-    from cardinal.transports import TransportUrl
 
     _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -127,8 +127,12 @@ def ingest(  # noqa: PLR0917 - click passes options by name
       cardinal ingest --node-id a --to kafka://localhost:9092 --data /var/lib/cardinal/a --app items
       cardinal ingest --node-id a --to kafka://localhost:9092 --data ./a --cluster cluster.toml --key a.key
     """
+    from cardinal_ingest.body_exchange.settings import (  # noqa: PLC0415 - the extra of one command
+        PeerSettings,
+        address_of,
+        addresses_of,
+    )
     from cardinal_ingest.node.limits import MEBIBYTE, Limits  # noqa: PLC0415 - the extra of one command
-    from cardinal_ingest.body_exchange.settings import PeerSettings, address_of, addresses_of
     from cardinal_ingest.node.service import IngestSettings, run_ingest  # noqa: PLC0415 - the extra of one command
 
     app = apps.get(app_name, chain_id=chain_id, topic=topic) if topic else apps.get(app_name, chain_id=chain_id)

@@ -16,14 +16,25 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, ViolationError
-from cardinal_ingest.protocols.replication import NO_HASH, Close, Epoch, Head, Rules, State, decode_record, encode, record_bytes
+from cardinal.errors import ConfigurationError
+from cardinal.transports import list_topics
 from cardinal_ingest.cluster.claims import ClaimWriter
 from cardinal_ingest.cluster.first_state import carried_state, state_of_topics
 from cardinal_ingest.cluster.log_state import difference, newest_marker, read_first, read_log
 from cardinal_ingest.cluster.node_reports import node_reports
 from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic
-from cardinal.transports import list_topics
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Close,
+    Epoch,
+    Head,
+    Rules,
+    State,
+    decode_record,
+    encode,
+    record_bytes,
+)
 
 if TYPE_CHECKING:
     from cardinal.apps import Application

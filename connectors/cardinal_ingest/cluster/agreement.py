@@ -20,24 +20,45 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cardinal.errors import ApplicationError, CardinalError, ClaimLogDivergedError, ConfigurationError, StoreError
-from cardinal_ingest.protocols.publish import BlockId
-from cardinal_ingest.protocols.replication import KINDS, Acknowledged, Action, Agreed, Append, Block, Broadcast, ClaimRefused, Denial, Denied, Divergence, EpochClosed, PutBlock, Ref, Send, StateDivergence, Step, decode, encode
+from cardinal.errors import ApplicationError, CardinalError, ConfigurationError
+from cardinal.server.log_fields import SENTENCE, LoggedHash
+from cardinal_ingest.body_exchange.objects import object_of
 from cardinal_ingest.cluster.reading import OutOfRange
 from cardinal_ingest.cluster.rows import AgreedBlock
-from cardinal_ingest.body_exchange.objects import object_of
-from cardinal.server.log_fields import SENTENCE, LoggedHash
+from cardinal_ingest.errors import ClaimLogDivergedError, StoreError
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.protocols.replication import (
+    KINDS,
+    Acknowledged,
+    Action,
+    Agreed,
+    Append,
+    Block,
+    Broadcast,
+    ClaimRefused,
+    Denial,
+    Denied,
+    Divergence,
+    EpochClosed,
+    PutBlock,
+    Ref,
+    Send,
+    StateDivergence,
+    Step,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cardinal_ingest.protocols.replication import Message, Replica
-    from cardinal_ingest.node.blocks import Blocks
+    from cardinal_ingest.body_exchange.objects import Objects
     from cardinal_ingest.cluster.claims import ClaimWriter
     from cardinal_ingest.cluster.links import Links
     from cardinal_ingest.cluster.reading import LogReader
     from cardinal_ingest.cluster.rows import ReplicaRows
-    from cardinal_ingest.body_exchange.objects import Objects
+    from cardinal_ingest.node.blocks import Blocks
+    from cardinal_ingest.protocols.replication import Message, Replica
 
 LOG: Final = logging.getLogger("cardinal.ingest")
 _LINGER_SECONDS: Final = 0.002

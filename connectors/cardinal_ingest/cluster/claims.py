@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaException, Producer
 
 from cardinal.errors import TransportError
-from cardinal_ingest.cluster.topics import cluster_settings
 from cardinal.transports.kafka import TRANSACTIONS
 from cardinal.transports.kafka.delivery import Outbound
 from cardinal.transports.kafka.errors import Reasons, bad_setting, kafka_error
+from cardinal_ingest.cluster.topics import cluster_settings
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import ConfigurationError
 from cardinal.producing.survey.mux import survey_members
-from cardinal_ingest.protocols.replication import NO_HASH, Head, Rules, State
+from cardinal.transports import list_topics
 from cardinal_ingest.cluster.promotion_writer import last_agreed
 from cardinal_ingest.cluster.topics import cluster_settings
-from cardinal.transports import list_topics
+from cardinal_ingest.protocols.replication import NO_HASH, Head, Rules, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,9 +18,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal._stream_server import StreamServer
 from cardinal.config.listening import refusal
-from cardinal.errors import ConfigurationError, ViolationError
-from cardinal_ingest.protocols.mesh import Acceptor, Begun, Changed, Close, Dial, Effect, Effects, LinkState, OutgoingLink, Reason, Received, Send, SnapshotWanted
+from cardinal.errors import ConfigurationError
 from cardinal_ingest.body_exchange.counts import LOG, notice_loss
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.mesh import (
+    Acceptor,
+    Begun,
+    Changed,
+    Close,
+    Dial,
+    Effect,
+    Effects,
+    LinkState,
+    OutgoingLink,
+    Reason,
+    Received,
+    Send,
+    SnapshotWanted,
+)
 
 if TYPE_CHECKING:
     import ssl

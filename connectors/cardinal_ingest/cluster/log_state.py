@@ -9,24 +9,39 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, ViolationError
-from cardinal_ingest.protocols.replication import NO_HASH, Applied, Claim, ClaimLog, Epoch, Noted, Opened, Position, Refusal, Rules, State, decode_marker, decode_record
+from cardinal.errors import ConfigurationError
+from cardinal.transports.kafka import KafkaSource
+from cardinal.transports.read_range import read_range
 from cardinal_ingest.cluster.first_state import MAX_BLOCKS
 from cardinal_ingest.cluster.keys import verify
 from cardinal_ingest.cluster.reading import newest
 from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic, cluster_settings, promoted_topic
-from cardinal.transports.kafka import KafkaSource
-from cardinal.transports.read_range import read_range
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Applied,
+    Claim,
+    ClaimLog,
+    Epoch,
+    Noted,
+    Opened,
+    Position,
+    Refusal,
+    Rules,
+    State,
+    decode_marker,
+    decode_record,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cardinal.apps import Application
     from cardinal.config.url import TransportUrl
-    from cardinal_ingest.protocols.mesh import Cluster
-    from cardinal_ingest.protocols.replication import Header, Marker, Membership
     from cardinal.protocols.streams.types import Record
     from cardinal_ingest.cluster.config import ClusterFile
+    from cardinal_ingest.protocols.mesh import Cluster
+    from cardinal_ingest.protocols.replication import Header, Marker, Membership
 
 _TAIL: Final = 2_200
 """Two intervals of checkpoints, and what was refused between them."""

@@ -1,7 +1,8 @@
 """Promoter of a cluster's member: puts agreed blocks on the topics, when it is this member's turn.
 
-The turn, the next blocks and the marker are :class:`~cardinal_ingest.protocols.replication.Promotion`'s; the transaction is
-:class:`~.promoting.PromotionWriter`'s. Whatever does not end cleanly ends the turn: the marker decides what took place.
+The turn, the next blocks and the marker are :class:`~cardinal_ingest.protocols.replication.Promotion`'s; the
+transaction is :class:`~.promotion_writer.PromotionWriter`'s. Whatever does not end cleanly ends the turn: the
+marker decides.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError
+from cardinal_ingest.body_exchange.objects import object_of
+from cardinal_ingest.cluster.promotion_writer import Agreed
+from cardinal_ingest.node.promoter import STUCK_SECONDS
 from cardinal_ingest.protocols.publish import BlockId
 from cardinal_ingest.protocols.replication import NO_HASH, Marker, decode_marker, encode
-from cardinal_ingest.cluster.promotion_writer import Agreed
-from cardinal_ingest.body_exchange.objects import object_of
-from cardinal_ingest.node.promoter import STUCK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cardinal_ingest.protocols.replication import Placed, Promotion, Run, Step
     from cardinal.protocols.streams import Payload
-    from cardinal_ingest.node.blocks import Blocks
+    from cardinal_ingest.body_exchange.objects import Objects
     from cardinal_ingest.cluster.agreement import Agreement
     from cardinal_ingest.cluster.promotion_writer import PromotionWriter
     from cardinal_ingest.cluster.reading import LogReader
-    from cardinal_ingest.body_exchange.objects import Objects
+    from cardinal_ingest.node.blocks import Blocks
     from cardinal_ingest.node.store import BodyStore
+    from cardinal_ingest.protocols.replication import Placed, Promotion, Run, Step
 
 LOG: Final = logging.getLogger("cardinal.ingest")
 

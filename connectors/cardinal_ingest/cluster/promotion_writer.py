@@ -34,9 +34,9 @@ from cardinal.errors import LocalProtocolError
 from cardinal.producing.inflight import block
 from cardinal.producing.pings import Pinger
 from cardinal.protocols.streams.types import Routed
+from cardinal.transports.kafka import KafkaSource, open_fenced_sink
 from cardinal_ingest.cluster.reading import newest
 from cardinal_ingest.cluster.topics import cluster_settings
-from cardinal.transports.kafka import KafkaSource, open_fenced_sink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from cardinal._concurrency import run_in_thread
 from cardinal.errors import CursorExpiredError, UnreachableError
-from cardinal_ingest.cluster.topics import cluster_settings
 from cardinal.server.produce.conditions import Conditions
 from cardinal.transports.kafka import KafkaSource
+from cardinal_ingest.cluster.topics import cluster_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

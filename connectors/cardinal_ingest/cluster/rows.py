@@ -14,19 +14,38 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cardinal.errors import ConfigurationError, ViolationError
+from cardinal.errors import ConfigurationError
+from cardinal_ingest.body_exchange.objects import Objects, object_of
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.node.store import signed
 from cardinal_ingest.protocols import cbor
 from cardinal_ingest.protocols.publish import BlockId
-from cardinal_ingest.protocols.replication import Block, DeleteBlock, DeleteCandidates, DeleteWinner, Header, Position, PutBlock, PutCandidate, PutPosition, PutPromoted, PutWinner, Ref, Row, Rules, State, Stored, read_header
-from cardinal_ingest.body_exchange.objects import Objects, object_of
-from cardinal_ingest.node.store import signed
+from cardinal_ingest.protocols.replication import (
+    Block,
+    DeleteBlock,
+    DeleteCandidates,
+    DeleteWinner,
+    Header,
+    Position,
+    PutBlock,
+    PutCandidate,
+    PutPosition,
+    PutPromoted,
+    PutWinner,
+    Ref,
+    Row,
+    Rules,
+    State,
+    Stored,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
-    from cardinal_ingest.protocols.cbor import Value
     from cardinal_ingest.node.store import BodyStore
+    from cardinal_ingest.protocols.cbor import Value
 
 _TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS facts (

@@ -12,10 +12,11 @@ from cardinal._concurrency import run_in_thread
 from cardinal.config.options import nearest
 from cardinal.config.settings import find_url
 from cardinal.errors import ConfigurationError
-from cardinal_ingest.protocols.mesh import Identity
-from cardinal_ingest.protocols.publish import BlockId
-from cardinal_ingest.protocols.replication import Promotion, Replica, ReplicationSettings
-from cardinal_ingest.node.blocks import blocks_of, largest_message
+from cardinal.server.log_fields import SENTENCE
+from cardinal.server.produce.conditions import Conditions
+from cardinal_ingest.body_exchange.objects import Objects
+from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.body_exchange.service import Peers
 from cardinal_ingest.cluster.agreement import LOG, Agreement
 from cardinal_ingest.cluster.claims import ClaimWriter
 from cardinal_ingest.cluster.config import load_cluster
@@ -27,16 +28,15 @@ from cardinal_ingest.cluster.promotion_writer import PromotionWriter
 from cardinal_ingest.cluster.reading import LogReader
 from cardinal_ingest.cluster.rows import ReplicaRows
 from cardinal_ingest.cluster.topics import ClusterTopics
+from cardinal_ingest.node.blocks import blocks_of, largest_message
 from cardinal_ingest.node.listener import Listener
 from cardinal_ingest.node.node import IngestNode
-from cardinal_ingest.body_exchange.objects import Objects
-from cardinal_ingest.body_exchange.service import Peers
-from cardinal_ingest.body_exchange.served_bodies import Shelf
 from cardinal_ingest.node.service import Parts, arbiter_settings
 from cardinal_ingest.node.store import BodyStore
 from cardinal_ingest.node.tls import peer_contexts, server_context
-from cardinal.server.log_fields import SENTENCE
-from cardinal.server.produce.conditions import Conditions
+from cardinal_ingest.protocols.mesh import Identity
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.protocols.replication import Promotion, Replica, ReplicationSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
     from cardinal.apps import Application
     from cardinal.config.url import TransportUrl
+    from cardinal.transports.kafka.admin import TopicInfo
     from cardinal_ingest.cluster.config import ClusterFile
     from cardinal_ingest.cluster.keys import SecretKey
     from cardinal_ingest.node.metrics import MemberStatus
     from cardinal_ingest.node.service import IngestSettings
-    from cardinal.transports.kafka.admin import TopicInfo
 
 _ALONE_SECONDS: Final = 7.0
 """Time without a majority after which publishers are sent to other members; a silent link is noticed after 3 s more."""

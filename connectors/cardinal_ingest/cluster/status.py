@@ -6,18 +6,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cardinal_ingest.protocols.replication import ReplicationSettings
 from cardinal_ingest.cluster.log_state import read_log
 from cardinal_ingest.cluster.node_reports import node_reports
+from cardinal_ingest.protocols.replication import ReplicationSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cardinal.apps import Application
     from cardinal.config.url import TransportUrl
-    from cardinal_ingest.protocols.replication import Head, Marker
     from cardinal_ingest.cluster.config import ClusterFile
     from cardinal_ingest.cluster.node_reports import NodeReport
+    from cardinal_ingest.protocols.replication import Head, Marker
 
 _NEWEST: Final = 100
 

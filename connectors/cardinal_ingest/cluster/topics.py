@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from cardinal.config.settings import find_url
-from cardinal.errors import ConfigurationError, TopicError, TopicSettingError
+from cardinal.errors import ConfigurationError, TopicError
 from cardinal.server.topics import CLAIMS, PROMOTED
 from cardinal.transports.kafka.admin import REPLICATION_MAX, Cluster, TopicAdmin, TopicInfo, TopicState
 from cardinal.transports.kafka.settings import KafkaSettings, kafka_settings
+from cardinal_ingest.errors import TopicSettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,20 +5,20 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cardinal_ingest import items as opaque
-from cardinal_ingest.body import payload_of, unframe, weight_of
 from cardinal.errors import ApplicationError, LocalProtocolError
-from cardinal_ingest.protocols.publish import read_set
 from cardinal.protocols.streams import split
 from cardinal.transports.kafka.settings import kafka_settings
+from cardinal_ingest import items as opaque
+from cardinal_ingest.body import payload_of, unframe, weight_of
+from cardinal_ingest.protocols.publish import read_set
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
     from cardinal.config.url import TransportUrl
-    from cardinal_ingest.protocols.publish import BlockId
     from cardinal.protocols.streams import Payload
+    from cardinal_ingest.protocols.publish import BlockId
 
 
 _RECORD_BYTES: Final = 1_024

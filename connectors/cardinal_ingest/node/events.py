@@ -5,8 +5,24 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from cardinal_ingest.protocols.publish import Acknowledgement, BehindPublisher, BranchRefused, CatchUp, CatchUpStuck, Effect, EndCode, EndOfStream, EndStream, NodeError, ResendBlock, Response, SkipBlock, SourceError, Status
 from cardinal.server.log_fields import LoggedHash
+from cardinal_ingest.protocols.publish import (
+    Acknowledgement,
+    BehindPublisher,
+    BranchRefused,
+    CatchUp,
+    CatchUpStuck,
+    Effect,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    NodeError,
+    ResendBlock,
+    Response,
+    SkipBlock,
+    SourceError,
+    Status,
+)
 
 _KINDS: Final = {
     Acknowledgement: "acknowledgement",

@@ -22,21 +22,40 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cardinal.errors import ApplicationError, RemoteProtocolError
+from cardinal.server.log_fields import SENTENCE, LoggedHash
 from cardinal_ingest.body import frame
-from cardinal.errors import ApplicationError, RemoteProtocolError, StoreError, VerifierError
-from cardinal_ingest.protocols.publish import Acknowledged, Arbiter, ArbiterSettings, BlockId, Complete, Discard, Effect, EndOfStream, EndStream, Failure, Items, Response, Send, Start, Status, decode_request, encode
+from cardinal_ingest.errors import StoreError, VerifierError
 from cardinal_ingest.node.blocks import check_items
 from cardinal_ingest.node.events import Event, end_name, end_of, event_of, kind_of
 from cardinal_ingest.node.limits import Limits
 from cardinal_ingest.node.log_limit import LogLimit
 from cardinal_ingest.node.verifier import Verifier
-from cardinal.server.log_fields import SENTENCE, LoggedHash
+from cardinal_ingest.protocols.publish import (
+    Acknowledged,
+    Arbiter,
+    ArbiterSettings,
+    BlockId,
+    Complete,
+    Discard,
+    Effect,
+    EndOfStream,
+    EndStream,
+    Failure,
+    Items,
+    Response,
+    Send,
+    Start,
+    Status,
+    decode_request,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cardinal_ingest.node.blocks import Blocks
     from cardinal_ingest.cluster.agreement import Agreement
+    from cardinal_ingest.node.blocks import Blocks
     from cardinal_ingest.node.store import BodyStore, StoredBlock
 
 LOG: Final = logging.getLogger("cardinal.ingest")

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from cardinal_ingest.protocols.publish import BlockId
+    from cardinal.server.produce.connection import StreamConnection
     from cardinal_ingest.node.blocks import Blocks
     from cardinal_ingest.node.store import BodyStore
-    from cardinal.server.produce.connection import StreamConnection
+    from cardinal_ingest.protocols.publish import BlockId
 
     _Sent: TypeAlias = tuple[BlockId, Future[None]]
 

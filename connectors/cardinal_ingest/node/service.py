@@ -10,30 +10,30 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from cardinal.config.settings import find_url
-from cardinal_ingest.protocols.publish import ArbiterSettings
+from cardinal.server.produce.connection import StreamConnection
+from cardinal.server.produce.settings import ProduceSettings
+from cardinal.texts import Count
+from cardinal_ingest.body_exchange.objects import Objects
+from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.body_exchange.service import Peers
+from cardinal_ingest.body_exchange.settings import PeerSettings
 from cardinal_ingest.node.blocks import blocks_of, largest_message
 from cardinal_ingest.node.limits import MEBIBYTE, Limits
 from cardinal_ingest.node.listener import Listener
 from cardinal_ingest.node.node import IngestNode
-from cardinal_ingest.body_exchange.objects import Objects
-from cardinal_ingest.body_exchange.service import Peers
-from cardinal_ingest.body_exchange.settings import PeerSettings
-from cardinal_ingest.body_exchange.served_bodies import Shelf
 from cardinal_ingest.node.promoter import Promoter, Promoting
 from cardinal_ingest.node.store import BodyStore
 from cardinal_ingest.node.tls import peer_contexts, server_context
-from cardinal.server.produce.connection import StreamConnection
-from cardinal.server.produce.settings import ProduceSettings
-from cardinal.texts import Count
+from cardinal_ingest.protocols.publish import ArbiterSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from cardinal.apps import Application
-    from cardinal_ingest.protocols.publish import BlockId
-    from cardinal_ingest.node.metrics import IngestStatus, MemberStatus
     from cardinal.transports import TransportUrl
+    from cardinal_ingest.node.metrics import IngestStatus, MemberStatus
+    from cardinal_ingest.protocols.publish import BlockId
 
 LOG: Final = logging.getLogger("cardinal.ingest")
 _BLOCK_TIME: Final = {"evm": 12.0}

@@ -18,7 +18,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from cardinal._concurrency import new_future, settle
-from cardinal.errors import ConfigurationError, StoreError
+from cardinal.errors import ConfigurationError
+from cardinal_ingest.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

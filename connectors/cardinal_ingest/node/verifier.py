@@ -20,11 +20,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from cardinal.errors import ApplicationError, VerifierError
+from cardinal.errors import ApplicationError
+from cardinal_ingest.errors import VerifierError
 
 if TYPE_CHECKING:
-    from cardinal_ingest.protocols.publish import BlockId
     from cardinal_ingest.node.blocks import Blocks
+    from cardinal_ingest.protocols.publish import BlockId
 
 _WORKERS: Final = 2
 _COMMAND: Final = f"from {__name__} import main; main()"

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, TypeAlias, TypeVar
 
-from cardinal.errors import ViolationError
 from cardinal.texts import Count
+from cardinal_ingest.errors import ViolationError
 
 DECODER_FAILURE: Final = "DecoderFailure"
 """Bytes that are no message, or none that may come here."""

@@ -17,18 +17,18 @@ from cardinal._concurrency import run_in_thread
 from cardinal.errors import CardinalError, ConfigurationError, UnreachableError
 from cardinal.producing.inflight import ProducerStats
 from cardinal.producing.survey.frontier import Survey
-from cardinal_ingest.publisher.publisher import Publisher
 from cardinal.server.produce.conditions import LOG
 from cardinal.server.produce.reorg_grouping import Branch, payloads_of
+from cardinal_ingest.publisher.publisher import Publisher
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cardinal.apps import Application
     from cardinal.config.url import TransportUrl
-    from cardinal_ingest.publisher.publisher import NodeStatus
     from cardinal.server.produce.reorg_grouping import Step
     from cardinal.server.produce.settings import ProduceSettings
+    from cardinal_ingest.publisher.publisher import NodeStatus
 
 _THREAD: Final = "cardinal-produce-connecting"
 _MARGIN: Final = 8

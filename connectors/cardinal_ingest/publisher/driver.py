@@ -25,7 +25,24 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, NodeBehindError, RefusedError
-from cardinal_ingest.protocols.publish import NONE, BehindPublisher, Close, EndCode, EndOfStream, EndStream, Open, PublisherSession, Push, Released, ResendBlock, Response, SessionEffect, SessionSettings, Status, encode
+from cardinal_ingest.protocols.publish import (
+    NONE,
+    BehindPublisher,
+    Close,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    ResendBlock,
+    Response,
+    SessionEffect,
+    SessionSettings,
+    Status,
+    encode,
+)
 from cardinal_ingest.publisher.link import Link
 from cardinal_ingest.publisher.pending import Pending, PendingBlock
 from cardinal.texts import short_hash

@@ -28,8 +28,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
 
 from cardinal._concurrency import new_future, run_in_thread, settle
-from cardinal_ingest import items as opaque
-from cardinal_ingest.body import items_of
 from cardinal.config.settings import find_url
 from cardinal.errors import (
     CardinalError,
@@ -41,13 +39,15 @@ from cardinal.errors import (
 )
 from cardinal.producing.deep_reorg import linked
 from cardinal.producing.inflight import all_of
+from cardinal.protocols.streams.publishing.splitter import split
+from cardinal.texts import Count
+from cardinal_ingest import items as opaque
+from cardinal_ingest.body import items_of
 from cardinal_ingest.protocols.publish.buffer import BLOCK_BYTES
 from cardinal_ingest.protocols.publish.items import framed_size
-from cardinal.protocols.streams.publishing.splitter import split
 from cardinal_ingest.publisher.driver import Driver
 from cardinal_ingest.publisher.nodes import IngestNodes, NodeStatus
 from cardinal_ingest.publisher.pending import PendingBlock
-from cardinal.texts import Count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cardinal.errors import DataInUseError, EmbeddedBrokerError
+from cardinal_devkit.errors import DataInUseError, EmbeddedBrokerError
 
 if TYPE_CHECKING:
     from cardinal_devkit.kafka.pidfile import RunningBroker
@@ -115,7 +115,7 @@ def status(data: Path | None, *, as_json: bool) -> None:
 
 
 def _folder(data: Path | None) -> Path:
-    from cardinal_devkit.kafka.directories import data_folder  # noqa: PLC0415 - `--help` stays quick
+    from cardinal._directories import data_folder  # noqa: PLC0415 - `--help` stays quick
 
     return (data or data_folder()).absolute()
 

@@ -17,18 +17,18 @@ from rich.text import Text
 
 from cardinal import apps
 from cardinal.cli.blocks import facts_of, reorg_line
-from cardinal_devkit.cli.jar_bar import JarBar
 from cardinal.errors import ConfigurationError, MissingExtraError
 from cardinal.texts import Count, short_hash
+from cardinal_devkit.cli.jar_bar import JarBar
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
     from cardinal.apps import Application
-    from cardinal_devkit.kafka.jars import Jar
     from cardinal.protocols.streams.events import ChainUpdate
     from cardinal_devkit.demo.run import Outcome
+    from cardinal_devkit.kafka.jars import Jar
 
 _MARKER: Final = ".cardinal-demo"
 _ROWS: Final = 16

@@ -7,8 +7,8 @@ import time
 
 import click
 
-from cardinal_devkit.faultkit import APPS, FaultKit, Settings
 from cardinal.texts import Count
+from cardinal_devkit.faultkit import APPS, FaultKit, Settings
 
 
 @click.command()

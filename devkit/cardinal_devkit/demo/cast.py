@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cardinal_devkit.kafka.child_process import ChildProcess
 from cardinal.errors import CardinalError
+from cardinal_devkit.kafka.child_process import ChildProcess
 
 _STOP_SECONDS: Final = 20.0
 _TAIL: Final = 3
@@ -24,8 +24,8 @@ class ChildFailedError(CardinalError):
 class Child:
     """One `cardinal` command as a child process; its output goes to ``folder/name.log``.
 
-    It dies with the demo, also when that is killed (:mod:`cardinal_devkit.kafka.child_process`). ``killed`` is true from
-    :meth:`kill` until :meth:`start`.
+    It dies with the demo, also when that is killed (:mod:`cardinal_devkit.kafka.child_process`). ``killed`` is true
+    from :meth:`kill` until :meth:`start`.
     """
 
     def __init__(self, name: str, arguments: list[str], folder: Path) -> None:

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from cardinal.consumer import Consumer
-from cardinal_devkit.kafka import EmbeddedKafka
-from cardinal_devkit.kafka.jars import Jar
 from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.events import ChainUpdate
 from cardinal.texts import Count
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_devkit.kafka.jars import Jar
 
 from .cast import Child
 from .check import Content, LakeReader, NodeReader, Reorg, across_batches, differences, reorgs_of_events

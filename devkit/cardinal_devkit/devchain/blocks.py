@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal_ethereum import rlp
 from cardinal_ethereum.checks.trie import ordered_root
-from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.from_rpc.header import encode_header, encode_withdrawal
 from cardinal_ethereum.from_rpc.receipts import encode_receipt, logs_bloom
+from cardinal_ethereum.keccak import keccak
 
 from .transactions import DevTransaction, JsonDict, TransactionPool, text
 

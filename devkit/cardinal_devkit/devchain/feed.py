@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
-from cardinal_ethereum import payload_from_rpc
 from cardinal.errors import ReorgTooDeepError, WrongChainError
 from cardinal.protocols.streams.types import Finality
+from cardinal_ethereum import payload_from_rpc
 
 from .chain import ChainStep, DevChain
 

@@ -15,11 +15,11 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from cardinal.errors import MissingExtraError
 from cardinal_ethereum import rlp
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.rlp import minimal_bytes
-from cardinal_ethereum.from_rpc.transactions import encode_transaction
-from cardinal.errors import MissingExtraError
 
 try:
     from coincurve import PrivateKey

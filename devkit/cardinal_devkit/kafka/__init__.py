@@ -1,8 +1,9 @@
 """A real Kafka broker as a child process, without Docker and without a system Java."""
 
+from cardinal_spark.java import java_home_for_spark
+
 from .broker import EmbeddedKafka
 from .cluster import EmbeddedCluster
-from cardinal_spark.java import java_home_for_spark
 from .security import Security
 from .state import free_port
 

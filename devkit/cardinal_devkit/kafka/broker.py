@@ -21,11 +21,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from cardinal.errors import DataInUseError, EmbeddedBrokerError, PortInUseError
+from cardinal._directories import try_lock, writable, write_atomically
+from cardinal.errors import PortInUseError
+from cardinal_devkit.errors import DataInUseError, EmbeddedBrokerError
+from cardinal_spark.java import find_java
 
 from .child_process import ChildProcess
-from .directories import try_lock, writable, write_atomically
-from cardinal_spark.java import find_java
 from .launch import HEAP_MB, format_logs, kafka_command
 from .pidfile import LOCK_FILE, PID_FILE, RunningBroker, find_broker, remove_pid_file, write_pid_file
 from .properties import Membership, properties
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
-    from .jars import Jar, Progress
     from cardinal_spark.java import Java
+
+    from .jars import Jar, Progress
 
 _CONFIGURATION = "server.properties"
 _LOG_LIMIT = 16 << 20

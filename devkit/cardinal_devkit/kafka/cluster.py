@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from cardinal._directories import writable
+
 from .broker import EmbeddedKafka
-from .directories import writable
 from .properties import Membership
 from .state import BrokerState, free_port, load_state, new_cluster_id, save_state
 

@@ -23,9 +23,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TypeAlias
 
-from cardinal.errors import JarError, MissingExtraError
-
-from .directories import exclusive
+from cardinal._directories import exclusive
+from cardinal.errors import MissingExtraError
+from cardinal_devkit.errors import JarError
 
 LOCK_NAME = "kafka-4.3.1.lock"
 _THREADS = 8

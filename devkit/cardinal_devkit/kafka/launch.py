@@ -6,19 +6,20 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
-from cardinal.errors import EmbeddedBrokerError
-
-from .directories import cache_folder
-from .jars import ensure_jars, locked_jars
+from cardinal._directories import cache_folder
+from cardinal_devkit.errors import EmbeddedBrokerError
 from cardinal_spark.java import find_java
+
+from .jars import ensure_jars, locked_jars
 from .properties import LOGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from .jars import Jar, Progress
     from cardinal_spark.java import Java
+
+    from .jars import Jar, Progress
 
 HEAP_MB = 512
 _FORMAT_SECONDS = 60

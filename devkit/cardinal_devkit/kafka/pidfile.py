@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import EmbeddedBrokerError
-
-from .directories import is_locked, write_atomically
+from cardinal._directories import is_locked, write_atomically
+from cardinal_devkit.errors import EmbeddedBrokerError
 
 if TYPE_CHECKING:
     from pathlib import Path

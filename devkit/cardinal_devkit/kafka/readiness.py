@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cardinal.errors import EmbeddedBrokerError, PortInUseError
+from cardinal.errors import PortInUseError
+from cardinal_devkit.errors import EmbeddedBrokerError
 
 from .state import HOST, BrokerState
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
     UserScramCredentialUpsertion,
 )
 
-from cardinal.errors import EmbeddedBrokerError
+from cardinal_devkit.errors import EmbeddedBrokerError
 
 from .security import SCRAM
 

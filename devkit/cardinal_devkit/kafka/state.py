@@ -19,9 +19,9 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from cardinal.errors import EmbeddedBrokerError, PortInUseError
-
-from .directories import write_atomically
+from cardinal._directories import write_atomically
+from cardinal.errors import PortInUseError
+from cardinal_devkit.errors import EmbeddedBrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

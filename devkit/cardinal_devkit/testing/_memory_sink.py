@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from cardinal._concurrency import Done
-    from cardinal_devkit.testing.memory import MemoryBroker
     from cardinal.transports.registry import Topics
     from cardinal.transports.written import Written
+    from cardinal_devkit.testing.memory import MemoryBroker
 
 
 class Waiting:

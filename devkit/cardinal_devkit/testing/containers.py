@@ -13,7 +13,8 @@ import time
 import warnings
 from typing import Any, Final, Self
 
-from cardinal.errors import ConfigurationError, EmbeddedBrokerError
+from cardinal.errors import ConfigurationError
+from cardinal_devkit.errors import EmbeddedBrokerError
 
 IMAGE: Final = "confluentinc/cp-kafka:8.0.0"
 _PORT: Final = 9093

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Self
 
 from cardinal.errors import TopicError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Partition, Record, Routed
-from cardinal_devkit.testing._memory_sink import MemorySink
-from cardinal_devkit.testing._memory_source import MemorySource, expired
 from cardinal.transports.memory import enter, leave
 from cardinal.transports.partitioner import fnv1a_partition
+from cardinal_devkit.testing._memory_sink import MemorySink
+from cardinal_devkit.testing._memory_source import MemorySource, expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cardinal_devkit.testing._memory_sink import Waiting
     from cardinal.transports.registry import Topics
+    from cardinal_devkit.testing._memory_sink import Waiting
 
 
 class _Log:

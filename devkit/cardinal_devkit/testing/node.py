@@ -3,8 +3,8 @@
     async with JsonRpcNode(chain) as node:
         feed = open_feed(node.url)          # or node.ws_url, or node.ipc_url where a socket was named
 
-The chain (:class:`NodeChain`) supplies the blocks: recorded ones (:class:`cardinal_devkit.testing.replay.ReplayChain`), a
-development chain, or a few lines of a test.
+The chain (:class:`NodeChain`) supplies the blocks: recorded ones (:class:`.replay.ReplayChain`), a development chain,
+or a few lines of a test.
 
 Rules:
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from cardinal_devkit.faultkit import Chain, ComparedHandler
     from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal_devkit.testing.containers import ContainerKafka
-    from cardinal_devkit.faultkit import Chain, ComparedHandler
 
 BROKER_VARIABLE = "CARDINAL_TEST_BROKER"
 DOCKER = "docker"

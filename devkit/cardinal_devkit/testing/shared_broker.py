@@ -1,7 +1,7 @@
 """One embedded broker for several processes, such as the workers of `pytest -n N`.
 
-A host process runs the broker: `python -m cardinal_devkit.testing.shared_broker FOLDER`. Files in the folder coordinate it
-with its users, by locks that the kernel releases when a process ends or dies:
+A host process runs the broker: `python -m cardinal_devkit.testing.shared_broker FOLDER`. Files in the folder coordinate
+it with its users, by locks that the kernel releases when a process ends or dies:
 
 1. ``start.lock``: held by a user while it looks for the host, or starts it.
 2. ``users.lock``: shared, held by every user while it uses the broker. The host waits for it exclusively, and then
@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from cardinal.errors import CardinalError
+from cardinal_devkit.errors import EmbeddedBrokerError
 from cardinal_devkit.kafka import EmbeddedKafka
-from cardinal.errors import CardinalError, EmbeddedBrokerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

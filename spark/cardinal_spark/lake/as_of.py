@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.options import number
 from cardinal_spark.rows import ADDED, TIMESTAMP
 

@@ -26,7 +26,7 @@ import pyarrow.dataset as pads
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.rows import AppSpec
 
 from .decode import NONE, TaskResult

@@ -32,8 +32,9 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import CommitFailedError
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
 from cardinal.texts import Count
+from cardinal_spark.errors import LakeError
 from cardinal_spark.rows import AppSpec
 
 from .location import LakeLocation, mapped

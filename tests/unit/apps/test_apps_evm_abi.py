@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams.payload import Payload
 from cardinal_ethereum import decode
 from cardinal_ethereum.abi.decoder import Abi, Decoded, TopicHash, Undecoded
 from cardinal_ethereum.abi.signatures import from_text
 from cardinal_ethereum.keccak import keccak
 from cardinal_ethereum.model.block import Block, Log, Transaction
 from cardinal_ethereum.tables.decoded import SCHEMAS, decoded_frames
-from cardinal.errors import ConfigurationError
-from cardinal.protocols.streams.payload import Payload
 from examples import examples
 from recorded_blocks import RecordedBlock, cases, mainnet, own, real
 

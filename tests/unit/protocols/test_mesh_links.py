@@ -7,9 +7,39 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.errors import ConfigurationError, EncodeError, ViolationError
+from cardinal.errors import ConfigurationError, EncodeError
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols import cbor
-from cardinal_ingest.protocols.mesh import OVERHEAD, Ack, Begin, Begun, Changed, Close, Cluster, Decoder, Dial, Frame, Heartbeat, Hello, Identity, IncomingLink, LinkState, Member, MeshSettings, Message, OutgoingLink, Reason, Received, Refusal, Refused, Signed, Welcome, decode, encode, retry_delay
+from cardinal_ingest.protocols.mesh import (
+    OVERHEAD,
+    Ack,
+    Begin,
+    Begun,
+    Changed,
+    Close,
+    Cluster,
+    Decoder,
+    Dial,
+    Frame,
+    Heartbeat,
+    Hello,
+    Identity,
+    IncomingLink,
+    LinkState,
+    Member,
+    MeshSettings,
+    Message,
+    OutgoingLink,
+    Reason,
+    Received,
+    Refusal,
+    Refused,
+    Signed,
+    Welcome,
+    decode,
+    encode,
+    retry_delay,
+)
 from meshing import NONCE, OTHER_NONCE, SETTINGS, Pair, cluster, frames, identity, received, sent
 
 # --- frames ---------------------------------------------------------------------------------------------------------

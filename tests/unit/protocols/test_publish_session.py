@@ -7,7 +7,40 @@ from typing import Self
 import pytest
 
 from cardinal.errors import ConfigurationError, LocalProtocolError
-from cardinal_ingest.protocols.publish import NONE, Acknowledged, Acknowledgement, Arbiter, ArbiterSettings, BehindPublisher, BlockEnd, BlockId, BlockItemSet, Close, Discard, Drained, Effect, EndCode, EndOfStream, EndStream, Failure, Header, Open, PublisherSession, Push, Released, ResendBlock, Response, Saturated, Send, SessionEffect, SessionSettings, SkipBlock, Start, Status, read_item
+from cardinal_ingest.protocols.publish import (
+    NONE,
+    Acknowledged,
+    Acknowledgement,
+    Arbiter,
+    ArbiterSettings,
+    BehindPublisher,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    Close,
+    Discard,
+    Drained,
+    Effect,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    Failure,
+    Header,
+    Open,
+    PublisherSession,
+    Push,
+    Released,
+    ResendBlock,
+    Response,
+    Saturated,
+    Send,
+    SessionEffect,
+    SessionSettings,
+    SkipBlock,
+    Start,
+    Status,
+    read_item,
+)
 from model.publish_scenario import bytes_field, header_item, label, other_item, proof_item
 
 # --- arbiter --------------------------------------------------------------------------------------------------------

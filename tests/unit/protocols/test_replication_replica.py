@@ -8,17 +8,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.errors import (
-    ClaimLogDivergedError,
-    ConfigurationError,
-    EncodeError,
-    ForeignMarkerError,
-    LocalProtocolError,
-    StateDivergedError,
-    ViolationError,
-)
+from cardinal.errors import ConfigurationError, EncodeError, LocalProtocolError
+from cardinal_ingest.errors import ClaimLogDivergedError, ForeignMarkerError, StateDivergedError, ViolationError
 from cardinal_ingest.protocols.cbor import Value, dump
-from cardinal_ingest.protocols.replication import NO_HASH, Acknowledged, Agreed, Answer, Append, Applied, Block, Broadcast, Candidate, Checkpoint, CheckpointRead, Claim, ClaimLog, ClaimRefused, Close, DeleteBlock, DeleteCandidates, DeleteWinner, Denial, Denied, Divergence, EpochClosed, Head, Marker, Noted, Observed, Opened, Placed, Position, Promotion, Proposal, Propose, PutBlock, PutCandidate, PutPosition, PutPromoted, PutWinner, Ref, Refusal, Refused, Replica, ReplicationSettings, Rules, Run, Saved, Send, State, StateDivergence, Step, Want, decode, decode_agreed, decode_marker, decode_record, encode, read_header
+from cardinal_ingest.protocols.replication import (
+    NO_HASH,
+    Acknowledged,
+    Agreed,
+    Answer,
+    Append,
+    Applied,
+    Block,
+    Broadcast,
+    Candidate,
+    Checkpoint,
+    CheckpointRead,
+    Claim,
+    ClaimLog,
+    ClaimRefused,
+    Close,
+    DeleteBlock,
+    DeleteCandidates,
+    DeleteWinner,
+    Denial,
+    Denied,
+    Divergence,
+    EpochClosed,
+    Head,
+    Marker,
+    Noted,
+    Observed,
+    Opened,
+    Placed,
+    Position,
+    Promotion,
+    Proposal,
+    Propose,
+    PutBlock,
+    PutCandidate,
+    PutPosition,
+    PutPromoted,
+    PutWinner,
+    Ref,
+    Refusal,
+    Refused,
+    Replica,
+    ReplicationSettings,
+    Rules,
+    Run,
+    Saved,
+    Send,
+    State,
+    StateDivergence,
+    Step,
+    Want,
+    decode,
+    decode_agreed,
+    decode_marker,
+    decode_record,
+    encode,
+    read_header,
+)
 from cardinal_ingest.protocols.replication.pool import Pool
 from cardinal_ingest.protocols.replication.rounds import Round, combine, cut
 from model.cluster_node import first_record, membership, signer, state_record, verify

@@ -7,11 +7,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cardinal_ingest.protocols.mesh.types import Changed, LinkState, Reason
-from cardinal_ingest.protocols.publish import BlockId, BranchRefused, CatchUp, CatchUpStuck, EndCode, EndOfStream, EndStream, NodeError, SourceError, Status
 from cardinal_ingest.cluster.links import Links
 from cardinal_ingest.node.events import end_name, end_of, event_of
 from cardinal_ingest.node.log_limit import LogLimit
+from cardinal_ingest.protocols.mesh.types import Changed, LinkState, Reason
+from cardinal_ingest.protocols.publish import (
+    BlockId,
+    BranchRefused,
+    CatchUp,
+    CatchUpStuck,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    NodeError,
+    SourceError,
+    Status,
+)
 from meshing import identity
 
 if TYPE_CHECKING:

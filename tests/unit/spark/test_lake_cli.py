@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 from pyarrow import parquet
 from rich.console import Console
 
-from cardinal.errors import CardinalError, ConfigurationError, LakeError
+from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import BlockRef
 from cardinal_devkit.devchain import DevSettings
 from cardinal_spark.cli import lake
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options

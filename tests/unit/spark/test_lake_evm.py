@@ -14,11 +14,12 @@ import pytest
 import sqlglot
 from click.testing import CliRunner
 
-from cardinal_ethereum import frames, rlp
-from cardinal.errors import ApplicationError, ConfigurationError, LakeError
+from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
 from cardinal_devkit.devchain import DevSettings
+from cardinal_ethereum import frames, rlp
 from cardinal_spark.cli import lake as commands
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check

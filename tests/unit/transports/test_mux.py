@@ -22,9 +22,9 @@ from cardinal.protocols.streams import BlockRef, Payload, Rejected, ReorgAbandon
 from cardinal.protocols.streams.types import SEALED_HEADER, Partition
 from cardinal.server.produce import ProduceService
 from cardinal.server.produce.repair import Repaired, RepairRange, repair
-from cardinal_devkit.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.mux import MuxSource
+from cardinal_devkit.testing.memory import MemoryBroker
 from file_logs import APP, DEADLINE, block, fill
 from serving import Served, from_start, serving
 from serving import until as wait_until

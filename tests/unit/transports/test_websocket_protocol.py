@@ -10,7 +10,19 @@ from cardinal.errors import CursorExpiredError, RemoteProtocolError
 from cardinal.protocols.streams.types import Record
 from cardinal_relay.transport import protocol
 from cardinal_relay.transport.errors import request_error
-from cardinal_relay.transport.protocol import CHUNK_RECORDS, Chunk, Failed, Reason, decode_answer, decode_frame, decode_records, decode_request, encode_chunks, encode_frame, encode_message
+from cardinal_relay.transport.protocol import (
+    CHUNK_RECORDS,
+    Chunk,
+    Failed,
+    Reason,
+    decode_answer,
+    decode_frame,
+    decode_records,
+    decode_request,
+    encode_chunks,
+    encode_frame,
+    encode_message,
+)
 
 LIMIT = 1 << 20
 ids = st.integers(0, 2**63 - 1)

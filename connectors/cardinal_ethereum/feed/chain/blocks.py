@@ -7,11 +7,11 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict
 
 import msgspec
 
-from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.from_rpc.header import write_header
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt, hexadecimal
 from cardinal.errors import ApplicationError, FeedError
 from cardinal_ethereum.feed.rpc.faults import MalformedResultError
+from cardinal_ethereum.from_rpc.header import write_header
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt, hexadecimal
+from cardinal_ethereum.keccak import keccak
 
 Hash: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
 Quantity: TypeAlias = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]+$", max_length=66)]

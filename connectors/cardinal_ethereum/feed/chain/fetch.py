@@ -22,11 +22,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 from cardinal.errors import NodeAnswerError
 from cardinal_ethereum.feed.rpc.client import RpcClient
 from cardinal_ethereum.feed.rpc.faults import CallRefusedError, Fault, MalformedResultError
 from cardinal_ethereum.feed.rpc.outcomes import Outcome, RpcCall, is_null, parse, result_of
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt, RpcTransaction
 
 from .blocks import BlockHeader, Fetched, header_of
 

@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
-from cardinal_ethereum.from_rpc.payload import with_total
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.types import BlockRef, Finality
 from cardinal_ethereum.feed.nodes.retry_policy import NodeBehindError
@@ -27,6 +26,7 @@ from cardinal_ethereum.feed.verify.total_difficulty import LearnedTotals, TotalD
 from cardinal_ethereum.feed.verify.verifier import BlockSource, VerifiedBlock, Verifier
 from cardinal_ethereum.feed.verify.worker import Prepared
 from cardinal_ethereum.feed.verify.worker_pool import worker_count, working
+from cardinal_ethereum.from_rpc.payload import with_total
 
 from .ancestry import common_block, walk_back
 from .backfill import Batches, backfill

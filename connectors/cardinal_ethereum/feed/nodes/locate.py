@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Final
 
-from cardinal_ethereum.times import microseconds
 from cardinal.errors import ConfigurationError, NodeAnswerError
 from cardinal_ethereum.feed.chain.blocks import BlockHeader
 from cardinal_ethereum.feed.chain.fetch import BlockFetcher
+from cardinal_ethereum.times import microseconds
 
 _HASH: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
 

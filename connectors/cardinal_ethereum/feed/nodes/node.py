@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from cardinal_ethereum.chains import Chain, chain_of
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, WrongChainError
 from cardinal.protocols.streams.types import Finality
+from cardinal_ethereum.chains import Chain, chain_of
 from cardinal_ethereum.feed.chain.blocks import BlockHeader, Fetched
 from cardinal_ethereum.feed.chain.fetch import BlockFetcher, Tag
 from cardinal_ethereum.feed.rpc.client import RpcClient

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError, NodeUnreachableError
 from cardinal_ethereum import StateDelta, state_delta
 from cardinal_ethereum.checks.trie import EMPTY_ROOT
-from cardinal_ethereum.from_rpc.block import EncodedBlock
-from cardinal.errors import ApplicationError, IntegrityError, NodeAnswerError, NodeUnreachableError
 from cardinal_ethereum.feed.chain.blocks import ChainMovedError, Evidence, Fetched
 from cardinal_ethereum.feed.chain.fetch import BlockFetcher
 from cardinal_ethereum.feed.settings import FeedSettings
+from cardinal_ethereum.from_rpc.block import EncodedBlock
 
 from .evidence import evidence
 from .genesis import first_state

@@ -17,12 +17,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cardinal_ethereum import touched
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError
+from cardinal_ethereum import touched
 from cardinal_ethereum.feed.chain.blocks import AccountProof, ChainMovedError, Evidence, Fetched
 from cardinal_ethereum.feed.chain.fetch import BlockFetcher
 from cardinal_ethereum.feed.rpc.outcomes import parse
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 
 TRACER: Final = {"tracer": "prestateTracer", "tracerConfig": {"diffMode": True}}
 

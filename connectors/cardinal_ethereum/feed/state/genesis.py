@@ -21,14 +21,14 @@ from typing import Final
 
 import msgspec
 
+from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal_ethereum import StateDelta, rlp
 from cardinal_ethereum.checks.trie import EMPTY_ROOT, keyed_root
-from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.model.account import Account
+from cardinal_ethereum.feed.chain.fetch import BlockFetcher
 from cardinal_ethereum.from_rpc.block import EncodedBlock
 from cardinal_ethereum.from_rpc.structures import hexadecimal, raw
-from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
-from cardinal_ethereum.feed.chain.fetch import BlockFetcher
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.account import Account
 
 _ACCOUNTS: Final = 256
 """Accounts in a page; geth returns no more."""

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import structs
 
+from cardinal.errors import ApplicationError, NodeAnswerError
 from cardinal_ethereum import rlp
-from cardinal_ethereum.keccak import keccak
-from cardinal_ethereum.rlp.fields import list_of
+from cardinal_ethereum.feed.chain.blocks import header_of, is_named
 from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcTransaction, raw
 from cardinal_ethereum.from_rpc.transactions import lacking_bytes
 from cardinal_ethereum.from_rpc.unknown_fields import with_unknown_fields
-from cardinal.errors import ApplicationError, NodeAnswerError
-from cardinal_ethereum.feed.chain.blocks import header_of, is_named
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.rlp.fields import list_of
 
 if TYPE_CHECKING:
     from cardinal_ethereum.chains import Chain

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cardinal_ethereum import StateDelta, verify
-from cardinal_ethereum.chains import Chain, chain_of
-from cardinal_ethereum.from_rpc.block import EncodedBlock
-from cardinal_ethereum.from_rpc.payload import payload_of
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
+from cardinal_ethereum import StateDelta, verify
+from cardinal_ethereum.chains import Chain, chain_of
 from cardinal_ethereum.feed.settings import FeedSettings
+from cardinal_ethereum.from_rpc.block import EncodedBlock
+from cardinal_ethereum.from_rpc.payload import payload_of
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcHeader, RpcReceipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError, ReorgTooDeepError
 from cardinal_ethereum import rlp
 from cardinal_ethereum.application import ORIGIN, is_relative
+from cardinal_ethereum.feed.chain.blocks import ChainMovedError, is_named
 from cardinal_ethereum.from_rpc.header import write_header
 from cardinal_ethereum.from_rpc.structures import RpcHeader
-from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError, ReorgTooDeepError
-from cardinal_ethereum.feed.chain.blocks import ChainMovedError, is_named
 
 from .origin import HEADERS_AT_ONCE, KnownTotal, OutOfReachError, parent_total
 

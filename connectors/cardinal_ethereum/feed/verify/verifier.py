@@ -27,13 +27,13 @@ from .completion import Completion
 from .rules import Rules
 
 if TYPE_CHECKING:
-    from cardinal_ethereum import StateDelta
-    from cardinal_ethereum.from_rpc.block import EncodedBlock
     from cardinal.protocols.streams.payload import Payload
     from cardinal.protocols.streams.types import Finality
+    from cardinal_ethereum import StateDelta
     from cardinal_ethereum.feed.chain.blocks import BlockHeader, Fetched
     from cardinal_ethereum.feed.chain.fetch import BlockFetcher
     from cardinal_ethereum.feed.settings import FeedSettings
+    from cardinal_ethereum.from_rpc.block import EncodedBlock
 
     from .total_difficulty import TotalDifficulties
 

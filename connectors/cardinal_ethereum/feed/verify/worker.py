@@ -16,11 +16,11 @@ from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import CardinalError
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
 from cardinal_ethereum.feed.chain.blocks import BlockHeader, header_of
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
 
 from .completion import with_header
 from .rules import Rules, clamped

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 
 from .codec import LIMITS, Decoder, encode, objects_size
 from .settings import DiffusionSettings

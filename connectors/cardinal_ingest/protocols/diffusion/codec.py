@@ -16,10 +16,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from cardinal.errors import EncodeError, ViolationError
-from cardinal_ingest.protocols import cbor
-from cardinal_ingest.protocols.cbor import ARRAY, BREAK, BYTE_STRING, LIST, UNSIGNED, WORD_16, WORD_32, WORD_64, Parser, Reader
+from cardinal.errors import EncodeError
 from cardinal.texts import Count
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols import cbor
+from cardinal_ingest.protocols.cbor import (
+    ARRAY,
+    BREAK,
+    BYTE_STRING,
+    LIST,
+    UNSIGNED,
+    WORD_16,
+    WORD_32,
+    WORD_64,
+    Parser,
+    Reader,
+)
 
 from .types import (
     HASH_SIZE,

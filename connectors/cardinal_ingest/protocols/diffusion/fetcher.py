@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 
 from .client import Client, Identify, TooLarge, Verify
 from .codec import encode, objects_size

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 
 from .codec import Decoder, encode, encode_objects, objects_size
 from .pool import PoolReader

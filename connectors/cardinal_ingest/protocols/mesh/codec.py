@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
-from cardinal.errors import EncodeError, ViolationError
+from cardinal.errors import EncodeError
+from cardinal.texts import Count
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols import cbor
 from cardinal_ingest.protocols.cbor import WORD_64
-from cardinal.texts import Count
 
 from .types import (
     HASH_SIZE,

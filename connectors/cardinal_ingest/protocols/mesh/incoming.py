@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 
 from .codec import OVERHEAD, encode
 from .link import Link

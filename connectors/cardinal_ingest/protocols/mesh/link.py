@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from cardinal.errors import ViolationError
+from cardinal_ingest.errors import ViolationError
 
 from .codec import Decoder
 from .members import Identity

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
-from cardinal.errors import ConfigurationError, ViolationError
+from cardinal.errors import ConfigurationError
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols import cbor
 
 from .codec import encode, is_node_id, signed_bytes

@@ -22,7 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
-from cardinal.errors import ConfigurationError, EncodeError, ViolationError
+from cardinal.errors import ConfigurationError, EncodeError
+from cardinal_ingest.errors import ViolationError
 
 from .codec import OVERHEAD, Decoder
 from .link import Link

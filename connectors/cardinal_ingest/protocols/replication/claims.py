@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from cardinal.errors import ClaimLogDivergedError, StateDivergedError, ViolationError
+from cardinal_ingest.errors import ClaimLogDivergedError, StateDivergedError, ViolationError
 
 from .codec import claim_bytes, decode_record, record_bytes, saved_bytes
 from .state import Rules, State

@@ -15,9 +15,9 @@ from operator import call
 from typing import Any, Final, TypeAlias
 
 from cardinal.errors import EncodeError
+from cardinal.texts import Count
 from cardinal_ingest.protocols import cbor
 from cardinal_ingest.protocols.cbor import WORD_32, Value, dump, load
-from cardinal.texts import Count
 
 from .types import (
     HASH_SIZE,

@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from cardinal.errors import ForeignMarkerError
+from cardinal_ingest.errors import ForeignMarkerError
+from cardinal_ingest.protocols.replication.leader_schedule import doubled
 
 from .effects import Step
 from .replica import Replica
-from cardinal_ingest.protocols.replication.leader_schedule import doubled
 from .types import NO_HASH, Item, Marker
 
 

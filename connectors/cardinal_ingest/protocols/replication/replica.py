@@ -20,8 +20,10 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from cardinal.errors import LocalProtocolError, ViolationError
+from cardinal.errors import LocalProtocolError
+from cardinal_ingest.errors import ViolationError
 from cardinal_ingest.protocols.cbor import DECODER_FAILURE
+from cardinal_ingest.protocols.replication.leader_schedule import Turns
 
 from .candidates import Candidates
 from .claims import Applied, ClaimLog, Noted, Opened
@@ -58,7 +60,6 @@ from .pool import Pool
 from .rounds import Round, cut
 from .settings import ReplicationSettings
 from .state import State
-from cardinal_ingest.protocols.replication.leader_schedule import Turns
 from .types import (
     NO_HASH,
     Answer,

@@ -1,4 +1,4 @@
-"""Cache and data folders of the embedded broker, with atomic writes and locks between processes.
+"""Cache and data folders of this machine's user, with atomic writes and locks between processes.
 
 Rules:
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cardinal.errors import EmbeddedBrokerError, MissingExtraError
+from cardinal.errors import ConfigurationError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
 
     Raises:
         MissingExtraError: platformdirs is not installed and the environment names no folder.
-        EmbeddedBrokerError: the folder cannot be created or written.
+        ConfigurationError: the folder cannot be created or written.
 
     """
     named = (os.environ if environ is None else environ).get(CACHE_VARIABLE)
@@ -56,7 +56,7 @@ def writable(folder: Path, *, hint: str) -> Path:
     """Return ``folder`` as an absolute path, created if missing.
 
     Raises:
-        EmbeddedBrokerError: it cannot be created or written; the message ends with ``hint``.
+        ConfigurationError: it cannot be created or written; the message ends with ``hint``.
 
     """
     folder = folder.absolute()
@@ -66,7 +66,7 @@ def writable(folder: Path, *, hint: str) -> Path:
             pass
     except OSError as error:
         reason = error.strerror or str(error)
-        raise EmbeddedBrokerError(f"the folder {folder} cannot be written ({reason}): {hint}") from error
+        raise ConfigurationError(f"the folder {folder} cannot be written ({reason}): {hint}") from error
     return folder
 
 
