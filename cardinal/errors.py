@@ -18,7 +18,7 @@ class CardinalError(Exception):
 
     retriable: bool = False
     peer: str = ""
-    """Its noun in sentences that say for what a service waits."""
+    """Its noun in sentences that say for what a service waits; empty: the stream's own, such as the broker."""
 
 
 class ConfigurationError(CardinalError):

@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cardinal.errors import CardinalError, NodeBehindError, RefusedError
+from cardinal.texts import short_hash
 from cardinal_ingest.protocols.publish import (
     NONE,
     BehindPublisher,
@@ -45,7 +46,6 @@ from cardinal_ingest.protocols.publish import (
 )
 from cardinal_ingest.publisher.link import Link
 from cardinal_ingest.publisher.pending import Pending, PendingBlock
-from cardinal.texts import short_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
