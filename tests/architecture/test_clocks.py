@@ -22,7 +22,7 @@ STAMPS = {
     "cardinal/server/produce/metrics.py": "the age of a block when it is published",
     "connectors/cardinal_relay/server/service.py": "the age of records, in metrics alone",
     "cardinal/producing/pings.py": "a ping says when it was sent",
-    "devkit/cardinal_devkit/testing/memory.py": "what records of a broker in memory are stamped with, unless a test says otherwise",
+    "devkit/cardinal_devkit/testing/memory.py": "what records in memory are stamped with, unless a test says otherwise",
     "cardinal/transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",
 }
 
