@@ -75,6 +75,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """What stays frozen at the end is a leak to some libraries, which print it."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """Use of `random` inside a strategy fails the test; it is only a warning while other threads run.

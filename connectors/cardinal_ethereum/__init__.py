@@ -47,7 +47,7 @@ _MODULES = {
     "decode": "model.block_decoder",
     "decoded_frames": "tables.decoded",
     "frames": "tables.frames",
-    "payload_from_rpc": "rpc.payload",
+    "payload_from_rpc": "from_rpc.payload",
     "state_delta": "checks.state",
     "touched": "checks.state",
     "verify": "checks.integrity",

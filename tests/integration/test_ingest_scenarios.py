@@ -115,8 +115,8 @@ class CountedNode(IngestNode):
         self.left: set[Hashable] = set()
         super().__init__(store, blocks, settings, lambda _: None, clock)
 
-    def connect(self, connection: Hashable, identity: str, deliver: Deliver) -> None:
-        super().connect(connection, identity, deliver)
+    def connect(self, connection: Hashable, identity: str, deliver: Deliver, address: str = "") -> None:
+        super().connect(connection, identity, deliver, address)
         self.taken[connection] = 0
         self.order.append(connection)
 

@@ -16,7 +16,7 @@ from commands import DEADLINE, Processes, fresh_chain_id, run_here
 from long_runs import CheckedChain, reading_of
 
 import waiting
-from cardinal import BlockRef, Consumer, Payload, Publisher
+from cardinal import BlockRef, Consumer, Payload
 from cardinal.apps import get
 from cardinal.apps.blob import Blob, payload
 from cardinal.config.url import parse_url
@@ -34,7 +34,7 @@ from cardinal.errors import (
 )
 from cardinal.feeds import open_feed
 from cardinal_devkit.kafka import free_port
-from cardinal_ingest import items
+from cardinal_ingest import Publisher, items
 from cardinal_ingest.node.store import BodyStore
 from cardinal_ingest.publisher.nodes import IngestNodes
 from certificates import Authority
