@@ -63,7 +63,7 @@ class LocalProtocolError(CardinalError):
 
 
 class SplitError(LocalProtocolError):
-    """A payload that cannot become messages (specification, Producers). ``path`` is the offending path or id."""
+    """A payload that cannot become messages (``schemas/SPEC.md``, section 3). ``path`` is the offending path or id."""
 
     def __init__(self, message: str, *, path: str | bytes | None = None) -> None:
         super().__init__(message)

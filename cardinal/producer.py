@@ -110,8 +110,8 @@ class Producer:
             raise ConfigurationError("a producer needs an id, room for a block, and a time between pings")
         self._app = app
         self._producer_id = producer_id
-        self._name = f"{app.default_topic} at {str(url).partition('?')[0]}"
         self._sink: Sink = open_sink(url, app, producer_id=producer_id)
+        self._name = f"{app.default_topic} at {str(url).partition('?')[0]}"
         self._sending = sending(self._sink)
         self._in_flight = InFlight(self._sending, max_blocks, max_bytes)
         self._depth = BranchDepth(self._sink, getattr(app, "reorg_threshold", REORG_THRESHOLD))
@@ -240,9 +240,9 @@ class Producer:
         """Publish a branch, from its first block above the common ancestor to one that is heavier than the old head.
 
         Within the reorg threshold its blocks are added one by one, or in one transaction. Deeper it goes through a
-        channel of its own: a topic, announced on the default topic, that holds the whole branch (specification, Reorg
-        Handling). Every producer sends such a channel for itself, also in ``standby``; consumers take the first that is
-        complete. Waits until the channel is announced.
+        channel of its own: a topic, announced on the default topic, that holds the whole branch (``schemas/SPEC.md``,
+        section 2.6). Every producer sends such a channel for itself, also in ``standby``; consumers take the first that
+        is complete. Waits until the channel is announced.
 
         Arguments:
             ancestor: the last block that both branches have.
