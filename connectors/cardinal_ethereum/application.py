@@ -1,7 +1,8 @@
 """Application of an Ethereum-like chain: paths, topics, fork choice.
 
-Paths carry the chain id in hex, topics in decimal, like the reference producer's (facts, EVM application layer; the
-evm cases of the conformance vectors). Parameters of single chains: :mod:`.chains`.
+Paths carry the chain id in hex, topics in decimal, like the reference producer's
+(``connectors/cardinal_ethereum/docs/application.md``; the evm cases of the conformance vectors). Parameters of single
+chains: :mod:`.chains`.
 """
 
 from __future__ import annotations

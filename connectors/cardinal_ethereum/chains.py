@@ -367,13 +367,13 @@ _PRESETS: Final = (
         "the transactions root: blocks with transactions of type 3 need `unchecked = ['transactions root']`; their "
         "transactions are then held to their hashes, which nothing ties to the header. Its first header says that the "
         "state is empty, which it is not: state deltas begin with block 2.",
-        sources=("facts, Ethereum nodes",),
+        sources=("anvil 1.7.1, observed",),
     ),
     Chain(
         chain_id=1337,
         name="geth-dev",
         notes="A development chain: the genesis changes with its settings.",
-        sources=("facts, Ethereum nodes",),
+        sources=("geth 1.16.9, observed",),
     ),
 )
 

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. A transaction tracer does not see every change (withdrawals, system contracts, rewards: facts, Ethereum nodes). So
-   its result supplies code and a hint at what changed (:func:`touched`); every value comes from proofs (EIP-1186) at
-   both blocks.
+1. A transaction tracer does not see every change (withdrawals, system contracts, rewards). So its result supplies code
+   and a hint at what changed (:func:`touched`); every value comes from proofs (EIP-1186) at both blocks
+   (``connectors/cardinal_ethereum/docs/nodes.md``, rule 9).
 2. A delta is complete or refused: a change outside the hint makes the two state roots differ without a proof, which is
    an :class:`~cardinal.errors.IntegrityError` with ``check="state"``.
 3. Paths and values are the reference's: accounts (slim, :mod:`cardinal_ethereum.model.account`) and code in the block's

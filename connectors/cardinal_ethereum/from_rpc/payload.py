@@ -1,4 +1,4 @@
-"""Payload of a block from JSON-RPC: the paths and values of the stream (facts, EVM application layer).
+"""Payload of a block from JSON-RPC: the paths and values of ``connectors/cardinal_ethereum/docs/application.md``.
 
 Rules:
 

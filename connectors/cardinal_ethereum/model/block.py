@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 NO_CONTRACT: Final = bytes(20)
-"""Contract address in a receipt that created none (facts, EVM application layer)."""
+"""Contract address in a receipt that created none (``connectors/cardinal_ethereum/docs/application.md``, section 1)."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

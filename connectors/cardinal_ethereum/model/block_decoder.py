@@ -7,7 +7,7 @@ Rules:
 2. A payload may have any of a block's parts; missing parts are None or empty.
 3. Hashes and roots are not verified here: see :mod:`cardinal_ethereum.checks.integrity`.
 
-Paths and values: facts, EVM application layer.
+Paths and values: ``connectors/cardinal_ethereum/docs/application.md``.
 """
 
 from __future__ import annotations

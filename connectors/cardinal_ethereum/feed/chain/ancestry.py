@@ -2,8 +2,9 @@
 
 Rules:
 
-1. A head is a hint. Only its chain of parent hashes down to a delivered block counts (facts on nodes, rule 1).
-2. Blocks are fetched by hash, with their content: the node may drop an orphan at any time (rules 2 and 5).
+1. A head is a hint. Only its chain of parent hashes down to a delivered block counts
+   (``connectors/cardinal_ethereum/docs/nodes.md``, rule 1).
+2. Blocks are fetched by hash, with their content: the node may drop an orphan at any time (rules 2 and 5 there).
 3. If the node no longer has a hash, :class:`ChainMovedError` is raised, and the feed re-reads the head.
 4. A chain without any recent block is refused, never followed from scratch. This needs more than a node's claim: a
    number counts only from a header with the matching hash, and ``null`` below the head counts for nothing, since

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. All parts of a block are requested together on arrival: the node may drop an orphan soon (facts on nodes, rule 5).
+1. All parts of a block are requested together on arrival: the node may drop an orphan soon
+   (``connectors/cardinal_ethereum/docs/nodes.md``, rule 5).
 2. ``None``: the node does not have the block now; an empty list of receipts is a result.
 3. Receipts are combined with a block only if they name its hash: the chain may have changed between two responses.
    Otherwise, and where the node refuses the method, they are requested in the next way: of the block's hash, of its

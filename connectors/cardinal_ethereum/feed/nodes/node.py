@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A new connection may lead to another node: its chain id and first block are compared with the previous ones (facts
-   on nodes, rule 7), and the subscription to heads is renewed.
+1. A new connection may lead to another node: its chain id and first block are compared with the previous ones
+   (``connectors/cardinal_ethereum/docs/nodes.md``, rule 7), and the subscription to heads is renewed.
 2. A subscription is only a hint. A node without one is polled.
 """
 

@@ -6,8 +6,8 @@ Rules:
 2. Every failure is one of :mod:`.faults`: :class:`.faults.FailedError` (transient; :class:`.faults.SlowError` after a
    timeout, perhaps of a large request), :class:`.faults.NoNodeError` and :class:`.faults.CredentialsError`,
    :class:`.faults.TooLargeError` (requires smaller requests). An error object in a response is no failure.
-3. ``connects`` counts connections. A new connection may lead to another node: the chain is compared again (facts on
-   nodes, rule 7).
+3. ``connects`` counts connections. A new connection may lead to another node: the chain is compared again
+   (``connectors/cardinal_ethereum/docs/nodes.md``, rule 7).
 4. No error names more of the URL than scheme, host and port.
 5. A refused request is repeated only with other credentials (:mod:`.credentials`).
 """
