@@ -1,6 +1,6 @@
 """Administration of a cluster: the first epoch begins, an epoch ends and the next one begins.
 
-Rules (facts/replication.md, section 10):
+Rules (``connectors/cardinal_ingest/docs/replication.md``, section 10):
 
 1. An epoch has a claim log of its own. Its first record is the Epoch record: the members, the rules, and the state.
 2. The first epoch's state is that of the topics: the newest complete chain, as deep as the reorg threshold. Batches are

@@ -1,6 +1,6 @@
 """Writer of the claim log. Its reader is a :class:`~.reading.LogReader`.
 
-Rules (facts/replication.md, section 4):
+Rules (``connectors/cardinal_ingest/docs/replication.md``, section 4):
 
 1. Idempotent, acknowledged by all in-sync replicas, into the one partition.
 2. A claim that was acknowledged is in the log. One that failed may be there as well, as the answer may have been lost.

@@ -1,6 +1,6 @@
 """Writer of promotion: agreed blocks on the topics, each once, by one node at a time.
 
-Rules (facts/replication.md, section 8):
+Rules (``connectors/cardinal_ingest/docs/replication.md``, section 8; RD9):
 
 1. The topic of markers is the transactional id. To take it fences its last owner and ends what that left open; only
    then the last marker is read, so nothing of the old owner's can come after it.

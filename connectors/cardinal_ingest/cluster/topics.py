@@ -1,6 +1,6 @@
 """Topics of an ingest cluster: the claim log of each epoch, and the markers of promotion.
 
-Rules (facts/replication.md, sections 4, 8 and 10):
+Rules (``connectors/cardinal_ingest/docs/replication.md``, sections 4, 8 and 10):
 
 1. Claims are a compare-and-set in one order, and validity rests on every record before: one partition, never
    compacted, never expired, never led by a replica that lacks records.

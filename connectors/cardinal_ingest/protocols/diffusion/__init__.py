@@ -1,8 +1,8 @@
 """Object diffusion: an ingest node pulls block bodies that it lacks from its peers, bounded on both sides.
 
 Contents: `types` is the protocol, `codec` its bytes. `server` answers one client out of the `pool`. `client` mirrors
-one server, `fetcher` decides over all of them what is requested of which. O1 to O22 are the decisions of the protocol's
-fact sheet.
+one server, `fetcher` decides over all of them what is requested of which. O1 to O22 are the rules of
+``connectors/cardinal_ingest/docs/diffusion.md``.
 """
 
 from .client import Client, TooLarge, Verify

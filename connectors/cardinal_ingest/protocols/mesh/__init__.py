@@ -2,7 +2,7 @@
 
 Contents: `types` is the protocol, `codec` its bytes. `members` are a cluster and one node's identity in it. `outgoing`
 is the dialer's side of a link, `incoming` the acceptor's, `link` what they share; `acceptor` has all incoming ones.
-MD1 to MD11 are the decisions of the protocol's fact sheet.
+M1 to M11 and MD1 to MD11 are the rules of ``connectors/cardinal_ingest/docs/mesh.md``.
 
 Rules:
 

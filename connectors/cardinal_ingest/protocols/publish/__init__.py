@@ -2,7 +2,7 @@
 
 Contents: `types` are the messages, `codec` turns them into bytes and back, `items` checks sets. `arbiter` is the node's
 side, `blocks` what it knows, `effects` what it has its service do. `session` is the publisher's side, `buffer` what it
-holds.
+holds. P1 to P49 are the rules of ``connectors/cardinal_ingest/docs/publish.md``.
 """
 
 from .arbiter import Arbiter

@@ -1,9 +1,10 @@
 """Arbiter: one node's side of the protocol, for any number of publishers.
 
 One copy of each block wins, the others are skipped; a copy that fails is requested from the others; a block is
-acknowledged when it and all before it are verified and durable. Rules are cited by their number (P4 … P47), and the
-methods are in the order of the rules. The arbiter holds no item: it passes them on as effects. It reads no clock and
-waits for nothing: every input carries ``now`` (seconds, rising), and :meth:`Arbiter.tick` runs the clock rules.
+acknowledged when it and all before it are verified and durable. Rules are cited by their number (P4 … P47;
+``connectors/cardinal_ingest/docs/publish.md``), and the methods are in their order. The arbiter holds no item: it
+passes them on as effects. It reads no clock and waits for nothing: every input carries ``now`` (seconds, rising), and
+:meth:`Arbiter.tick` runs the clock rules.
 
 Without ``reorg_threshold`` a block is its number, and there is one branch. With it a block is number and hash, and a
 number in a response means the block of the receiver's branch.

@@ -3,7 +3,8 @@
 Contents: `types` is the protocol, `codec` its bytes, `state` what a prefix of the claim log means, `claims` the reader
 of the log. `replica` is one member: its `pool` of blocks, the `observers` of each, `turns` of leaders, `rounds` of
 votes, `candidates` and their signatures; `effects` are its rows and actions. `promotion` chooses the member that
-writes, and the blocks that come next. RD1 to RD12 are the decisions of the protocol's fact sheet.
+writes, and the blocks that come next. RD1 to RD12 are the rules of
+``connectors/cardinal_ingest/docs/replication.md``.
 """
 
 from .claims import Applied, ClaimLog, Noted, Opened, Position, Refused, Verdict
