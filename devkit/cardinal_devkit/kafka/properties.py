@@ -1,4 +1,4 @@
-"""Kafka's ``server.properties`` (facts, kafka.md, Start).
+"""Kafka's ``server.properties`` of an embedded broker.
 
 A broker has three listeners on 127.0.0.1: ``CLIENT`` with the configured security, ``INTERNAL`` in plain text for
 brokers and administrators, ``CONTROLLER`` for the cluster's metadata.

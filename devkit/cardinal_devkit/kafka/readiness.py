@@ -1,7 +1,7 @@
 """Readiness of a broker: a client gets metadata with it, and its internal topics exist.
 
 Without the internal topics the first consumer group would wait 3.2 s and the first transaction 1.0 s for Kafka to
-create them (facts, kafka.md, Start).
+create them (seen with 4.3.1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Security of an embedded broker: certificates, passwords, permissions (facts, kafka.md, Security).
+"""Security of an embedded broker: certificates, passwords, permissions.
 
 Rules:
 

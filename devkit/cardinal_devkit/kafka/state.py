@@ -3,8 +3,7 @@
 Rules:
 
 1. A data folder keeps its cluster id and its port from its first start on, so clients find the broker after a restart.
-2. Chosen ports are below the kernel's ephemeral range: an outgoing connection cannot take the port during a restart
-   (facts, kafka.md, Semantics seen).
+2. Chosen ports are below the kernel's ephemeral range: an outgoing connection cannot take the port during a restart.
 3. Every listener is on 127.0.0.1. This broker is for one machine.
 """
 
