@@ -111,7 +111,7 @@ class Publisher:
 
 
 class Network:
-    """The steps, and the invariants of facts section 8."""
+    """The steps, and the invariants of ``connectors/cardinal_ingest/docs/publish.md``, section 8."""
 
     def __init__(self, seed: int, *, forks: bool, publishers: int = 3, nodes: int = 2) -> None:
         self.random = random.Random(seed)
