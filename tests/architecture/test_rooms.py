@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOTS = ("cardinal", "connectors", "devkit", "spark")
 PURE = {
     "__future__", "abc", "base64", "binascii", "bisect", "collections", "collections.abc", "dataclasses", "enum",
     "functools", "hashlib", "heapq", "io", "itertools", "math", "operator", "re", "struct", "types", "typing",
-    "cardinal.errors", "cardinal.texts", "cardinal.protocols", "cardinal_ingest.protocols.cbor", "fastavro",
+    "cardinal.errors", "cardinal.texts", "cardinal.protocols", "fastavro",
+    "cardinal_ingest.errors", "cardinal_ingest.protocols", "cardinal_ingest.protocols.cbor",
 }  # fmt: skip
 PROTOBUF = {"google.protobuf", "google.protobuf.internal", "google.protobuf.message"}
 FOREIGN_WORDS = ("ethereum", "kafka", "spark", "asyncio", "solidity")
@@ -22,6 +24,9 @@ FOREIGN_WORDS = ("ethereum", "kafka", "spark", "asyncio", "solidity")
 
 def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
+
+
+PURE_MODULES = [*modules("cardinal/protocols"), *modules("connectors/cardinal_ingest/protocols")]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -32,14 +37,14 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-@pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", PURE_MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_protocol_rooms_import_only_what_is_pure(path: Path) -> None:
-    package = ".".join(path.relative_to(ROOT).parts[:3])
+    package = ".".join(path.relative_to(ROOT / "connectors" if "connectors" in path.parts else ROOT).parts[:3])
     allowed = PURE | PROTOBUF if package == "cardinal_ingest.protocols.publish" else PURE
     assert {name for name in imports(path) if not name.startswith(f"{package}.")} <= allowed
 
 
-@pytest.mark.parametrize("path", modules("cardinal/protocols"), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PURE_MODULES, ids=lambda path: path.stem)
 def test_protocol_rooms_use_no_word_of_a_chain_or_a_transport(path: Path) -> None:
     names = {node.id.lower() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
     assert not [name for name in names if any(word in name for word in FOREIGN_WORDS)]
@@ -67,7 +72,7 @@ def test_importing_the_sdk_loads_no_extra() -> None:
 def test_http_2_is_spoken_in_one_package_only() -> None:
     speaks = {
         str(path.relative_to(ROOT))
-        for folder in ("cardinal", "connectors", "spark")
+        for folder in ROOTS
         for path in modules(folder)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -77,7 +82,9 @@ def test_http_2_is_spoken_in_one_package_only() -> None:
     assert speaks == {"connectors/cardinal_ingest/rpc/connection.py"}
 
 
-@pytest.mark.parametrize("path", [p for f in ("cardinal", "connectors", "spark") for p in modules(f)], ids=str)
+@pytest.mark.parametrize(
+    "path", [p for f in ("cardinal", "connectors", "devkit", "spark") for p in modules(f)], ids=str
+)
 def test_nothing_is_printed_outside_the_command_line(path: Path) -> None:
     text = path.read_text()
     calls = [

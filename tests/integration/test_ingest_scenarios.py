@@ -1,4 +1,7 @@
-"""Scenarios of `publish-arbiter.json` on a real node, among them production bugs of the reference (`publish.md`)."""
+"""Scenarios of `publish-arbiter.json` on a real node, among them production bugs of the reference.
+
+These are listed in `connectors/cardinal_ingest/docs/publish.md`, section 9.
+"""
 
 from __future__ import annotations
 
@@ -129,8 +132,8 @@ class CountedNode(IngestNode):
         super().receive(connection, data)
         self.taken[connection] += 1
 
-    def disconnect(self, connection: Hashable) -> None:
-        super().disconnect(connection)
+    def disconnect(self, connection: Hashable, reason: str = "") -> None:
+        super().disconnect(connection, reason)
         self.left.add(connection)
 
 

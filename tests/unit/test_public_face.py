@@ -31,7 +31,7 @@ def broker() -> Iterator[MemoryBroker]:
 # --- names ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["cardinal", "cardinal_ethereum", "cardinal_devkit.testing"])
+@pytest.mark.parametrize("package", ["cardinal", "cardinal_ethereum", "cardinal_devkit"])
 def test_completion_offers_the_public_names_and_nothing_else(package: str) -> None:
     module = importlib.import_module(package)
     assert dir(module) == sorted(module.__all__)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cardinal._directories import cache_folder, is_locked, try_lock, writable
+from cardinal.errors import ConfigurationError
 from cardinal_devkit.errors import EmbeddedBrokerError, JarError
 from cardinal_devkit.kafka import properties
 from cardinal_devkit.kafka.jars import Jar, ensure_jars, locked_jars, parse_lock
@@ -258,7 +259,7 @@ def test_the_cache_is_in_the_folder_of_the_environment(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EmbeddedBrokerError, match=r"cannot be written .*: take another"):
+    with pytest.raises(ConfigurationError, match=r"cannot be written .*: take another"):
         writable(tmp_path / "file" / "below", hint="take another")
 
 

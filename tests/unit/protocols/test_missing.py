@@ -394,9 +394,8 @@ def test_a_removed_block_stays_removed_where_it_is_pruned() -> None:
     for fork in (line("a", 1, 3, "0r"), line("b", 2, 4, "1a"), line("b", 5, 40, "4b")):
         stream.publish(fork)
         stream.read()
-    assert {str(stream.follower.explain(h(name))).partition(") ")[2] for name in ("2a", "3a")} == {
-        "left the chain in the reorg at 2"
-    }
+    for name in ("2a", "3a"):  # its number is forgotten
+        assert str(stream.follower.explain(h(name))) == f"block 0x{h(name).hex()} left the chain in the reorg at 2"
 
 
 def test_a_block_that_comes_back_is_delivered_and_not_removed() -> None:
@@ -414,7 +413,7 @@ def test_the_hash_of_zeros_is_no_block() -> None:
     stream.read()
     explanation = stream.follower.explain(bytes(32))
     assert explanation.state == "unknown"
-    assert str(explanation).endswith(") is no block: a first block names it as its parent")
+    assert str(explanation) == f"block 0x{bytes(32).hex()} is no block: a first block names it as its parent"
 
 
 def test_the_block_below_a_start_that_was_requested_was_not_delivered() -> None:
