@@ -22,35 +22,15 @@ from .times import header_time
 
 __all__ = [
     "CHAINS",
-    "MERGED_AT_GENESIS",
     "OPTIONS",
-    "ORIGIN",
     "Chain",
     "EvmApplication",
     "application",
     "chain_of",
-    "is_relative",
     "selection",
 ]
 
 _MICROSECONDS: Final = 1_000_000
-
-MERGED_AT_GENESIS = 1
-"""Total difficulty of a merged chain without a preset (the reference's fall-back)."""
-
-ORIGIN = 1 << 193
-"""Weight of the block from which the weights of a stream count whose total difficulties nobody knows.
-
-Far above every total difficulty (Gnosis, the largest, stays below 2**153), so a weight shows by itself what it is, in
-any copy of the stream and after any retention."""
-
-_RELATIVE = 1 << 192
-"""Weights from here on are relative to an origin; below ``ORIGIN``, since a producer may begin below the origin."""
-
-
-def is_relative(weight: int) -> bool:
-    """True where a weight, or a total, counts from a stream's origin: the block's total difficulty is unknown."""
-    return weight >= _RELATIVE
 
 
 class EvmApplication(Application):

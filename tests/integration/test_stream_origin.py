@@ -29,7 +29,6 @@ from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService
 from cardinal_devkit.testing.memory import MemoryBroker
 from cardinal_ethereum import Chain, decode, frames, verify_payload
-from cardinal_ethereum.application import ORIGIN, is_relative
 from cardinal_ethereum.chains import CHAINS, Checkpoint
 from cardinal_ethereum.feed import open_feed
 from cardinal_ethereum.feed.chain.blocks import BlockHeader
@@ -40,6 +39,7 @@ from cardinal_ethereum.feed.verify.total_difficulty import TotalDifficulties
 from cardinal_ethereum.from_rpc.header import write_header
 from cardinal_ethereum.from_rpc.structures import RpcHeader
 from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.weights import ORIGIN, is_relative
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload

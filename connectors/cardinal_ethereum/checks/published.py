@@ -24,7 +24,6 @@ from typing import Final
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload
 from cardinal_ethereum import rlp
-from cardinal_ethereum.application import is_relative
 from cardinal_ethereum.bloom import BLOOM_SIZE, bloom_bits
 from cardinal_ethereum.chains import Chain
 from cardinal_ethereum.keccak import keccak
@@ -34,6 +33,7 @@ from cardinal_ethereum.model.transaction import Transaction
 from cardinal_ethereum.model.transaction_types import CELO_2, LEGACY, STATE_SYNC
 from cardinal_ethereum.rlp.cache import Memo
 from cardinal_ethereum.rlp.fields import number
+from cardinal_ethereum.weights import is_relative
 
 from . import gas
 from .trie import ordered_root

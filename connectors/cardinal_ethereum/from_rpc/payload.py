@@ -20,9 +20,10 @@ from cardinal.errors import ApplicationError
 from cardinal.protocols.streams.payload import Payload, SubBatch
 from cardinal.protocols.streams.types import Finality
 from cardinal_ethereum import rlp
-from cardinal_ethereum.application import MERGED_AT_GENESIS, Chain, chain_of, is_relative
+from cardinal_ethereum.chains import Chain, chain_of
 from cardinal_ethereum.model.state import StateDelta
 from cardinal_ethereum.rlp import minimal_bytes
+from cardinal_ethereum.weights import MERGED_AT_GENESIS, is_relative
 
 from .block import EncodedBlock, checked_form, encode_block
 from .receipts import published_contract, write_receipt_meta
@@ -55,7 +56,7 @@ def payload_from_rpc(
             batch.
         uncles: headers of the block's uncles, in order.
         total_difficulty: replaces the block's ``totalDifficulty``, which most nodes no longer serve, and which is
-            ignored after the merge; or a weight that counts from an origin (``application.ORIGIN``).
+            ignored after the merge; or a weight that counts from an origin (``weights.ORIGIN``).
         chain: parameters of the chain; default the preset of ``chain_id``.
 
     Raises:

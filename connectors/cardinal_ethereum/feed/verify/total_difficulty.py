@@ -12,7 +12,7 @@ Nodes differ in this field: old ones serve it, most have dropped it, anvil retur
 5. After the merge it is the chain's preset; without one, the total at which proof of work ended: from a delivered block
    or a published weight, else of the last block with difficulty, which bisection finds. If block 1 has no difficulty,
    it is zero here, and the application decides. The served value is ignored, so two producers agree.
-6. A total that counts from an origin is no total difficulty (:func:`cardinal_ethereum.application.is_relative`): the
+6. A total that counts from an origin is no total difficulty (:func:`cardinal_ethereum.weights.is_relative`): the
    served value is not compared with it.
 """
 
@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError, ReorgTooDeepError
 from cardinal_ethereum import rlp
-from cardinal_ethereum.application import ORIGIN, is_relative
 from cardinal_ethereum.feed.chain.blocks import ChainMovedError, is_named
 from cardinal_ethereum.from_rpc.header import write_header
 from cardinal_ethereum.from_rpc.structures import RpcHeader
+from cardinal_ethereum.weights import ORIGIN, is_relative
 
 from .origin import HEADERS_AT_ONCE, KnownTotal, OutOfReachError, parent_total
 
