@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cardinal_ingest.protocols.publish import decode_response
 from cardinal_ingest.publisher.nodes import CONNECT_SECONDS, failure_of
@@ -20,11 +20,27 @@ from cardinal_ingest.rpc.status import RpcError
 
 if TYPE_CHECKING:
     from cardinal.errors import CardinalError
-    from cardinal_ingest.publisher.driver import Driver
+    from cardinal_ingest.protocols.publish import Response
     from cardinal_ingest.publisher.nodes import IngestNodes
     from cardinal_ingest.rpc.stream import Stream
 
 _END_SECONDS: Final = 1.0
+
+
+class Host(Protocol):
+    """Whoever decides what a link sends, on the event loop."""
+
+    def opened(self, link: Link) -> None:
+        """The stream is open."""
+
+    def draw(self, link: Link) -> None:
+        """One more message can be sent."""
+
+    def received(self, link: Link, response: Response | None) -> None:
+        """A response came; None: one of an unknown kind."""
+
+    def closed(self, link: Link, failure: CardinalError | None) -> None:
+        """The stream has ended; the error, where it was not by agreement."""
 
 
 class Link:
@@ -37,7 +53,7 @@ class Link:
 
     """
 
-    def __init__(self, nodes: IngestNodes, address: str, stream: int, driver: Driver) -> None:
+    def __init__(self, nodes: IngestNodes, address: str, stream: int, driver: Host) -> None:
         self.address = address
         self.stream = stream
         self._nodes = nodes

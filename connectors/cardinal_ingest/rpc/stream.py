@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cardinal_ingest.rpc.messages import PREFIX, MessageReader
 from cardinal_ingest.rpc.status import Code, RpcError, error_of
@@ -11,14 +11,28 @@ from cardinal_ingest.rpc.status import Code, RpcError, error_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from cardinal_ingest.rpc.connection import Connection
-
 _PAUSE_SECONDS: Final = 0.02
 """Pause before a stream that is not read is looked at."""
 
 
 def _never() -> bool:
     return False
+
+
+class Carrier(Protocol):
+    """The connection of a stream."""
+
+    def took(self, size: int) -> None:
+        """Bytes that were held are held no more."""
+
+    def replenish(self) -> None:
+        """A message is awaited: take more of the peer, where there is room."""
+
+    async def send_data(self, stream: Stream, data: bytes, *, end: bool = False) -> None:
+        """Send a stream's bytes, as the peer has windows for them."""
+
+    def respond(self, stream: Stream, headers: list[tuple[str, str]], *, end: bool = False) -> None:
+        """Send headers, or trailers."""
 
 
 class Stream:
@@ -31,7 +45,7 @@ class Stream:
 
     """
 
-    def __init__(self, connection: Connection, number: int, headers: Mapping[str, str], limit: int) -> None:
+    def __init__(self, connection: Carrier, number: int, headers: Mapping[str, str], limit: int) -> None:
         self.connection = connection
         self.number = number
         self.headers = headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cardinal._concurrency import new_future, settle
 from cardinal.errors import DeliveryError, OversizeError, TopicError, TransportError
@@ -18,7 +18,26 @@ if TYPE_CHECKING:
     from cardinal._concurrency import Done
     from cardinal.transports.registry import Topics
     from cardinal.transports.written import Written
-    from cardinal_devkit.testing.memory import MemoryBroker
+
+
+class Logs(Protocol):
+    """What a sink needs of its broker, :class:`.memory.MemoryBroker`."""
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Larger messages are refused."""
+
+    def take(self, message: Routed, headers: tuple[tuple[str, bytes], ...]) -> bool:
+        """Append a message; False where it is lost."""
+
+    def acknowledge(self, waiting: Waiting) -> None:
+        """Acknowledge now, or at the release."""
+
+    def records(self, topic: str | None = None) -> list[Record]:
+        """All retained records."""
+
+    def create(self, topic: str, *, partitions: int | None = None) -> None:
+        """Create a missing topic."""
 
 
 class Waiting:
@@ -40,11 +59,11 @@ class Waiting:
 
 
 class MemorySink(Sink):
-    """Sink on a :class:`MemoryBroker`."""
+    """Sink on a :class:`.memory.MemoryBroker`."""
 
     capabilities = Capabilities(channels=True, records=True)
 
-    def __init__(self, broker: MemoryBroker, app: Topics, producer_id: str) -> None:
+    def __init__(self, broker: Logs, app: Topics, producer_id: str) -> None:
         self._broker = broker
         self._app = app
         self._who = (PRODUCER_HEADER, producer_id.encode())

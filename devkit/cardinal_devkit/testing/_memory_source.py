@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cardinal.errors import CursorExpiredError, TopicError
 from cardinal.transports.base import Source
@@ -11,13 +11,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal_devkit.testing.memory import MemoryBroker
+
+
+class Logs(Protocol):
+    """What a source needs of its broker, :class:`.memory.MemoryBroker`."""
+
+    def partitions_of(self, topics: Iterable[str]) -> tuple[Partition, ...]:
+        """Every partition of these topics, sorted."""
+
+    def marks(self, partitions: Iterable[Partition]) -> dict[Partition, tuple[int, int]]:
+        """Start and end of these partitions."""
+
+    def read(self, positions: Mapping[Partition, int], limit: int, timeout: float) -> list[Record]:
+        """Records from these positions on."""
+
+    def records(self, topic: str | None = None) -> list[Record]:
+        """All retained records."""
 
 
 class MemorySource(Source):
-    """Source on a :class:`MemoryBroker`."""
+    """Source on a :class:`.memory.MemoryBroker`."""
 
-    def __init__(self, broker: MemoryBroker, topics: Sequence[str]) -> None:
+    def __init__(self, broker: Logs, topics: Sequence[str]) -> None:
         self._broker = broker
         self._topics = tuple(topics)
         self._positions: dict[Partition, int] = {}
