@@ -28,7 +28,7 @@ _END_SECONDS: Final = 1.0
 
 
 class Host(Protocol):
-    """Whoever decides what a link sends, on the event loop."""
+    """The driver of a link: decides, on the event loop, what it sends."""
 
     def opened(self, link: Link) -> None:
         """The stream is open."""

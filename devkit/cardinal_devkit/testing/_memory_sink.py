@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """What a sink needs of its broker, :class:`.memory.MemoryBroker`."""
+    """A sink's view of its broker, :class:`.memory.MemoryBroker`."""
 
     @property
     def max_message_bytes(self) -> int:

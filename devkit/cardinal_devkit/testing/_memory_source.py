@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Logs(Protocol):
-    """What a source needs of its broker, :class:`.memory.MemoryBroker`."""
+    """A source's view of its broker, :class:`.memory.MemoryBroker`."""
 
     def partitions_of(self, topics: Iterable[str]) -> tuple[Partition, ...]:
         """Every partition of these topics, sorted."""

@@ -38,7 +38,7 @@ class Ledger(Protocol):
 
     @property
     def location(self) -> LakeLocation:
-        """Where the lake is."""
+        """The place of the lake."""
 
     @property
     def state(self) -> LakeState:
