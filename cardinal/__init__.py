@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .consumer import Consumer
-    from .consuming.healing import HealingFailed
+    from .consuming.healing import Event, HealingFailed
     from .consuming.options import ConsumerOptions
     from .errors import (
         ApplicationError,
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
         Change,
         Completed,
         Divergence,
-        Event,
         Explanation,
         ForkBelowStart,
         Incomplete,
@@ -92,6 +91,7 @@ _HOMES = {
     "Explanation": "cardinal.protocols.streams.events",
     "Finality": "cardinal.protocols.streams.types",
     "FinalityViolated": "cardinal.protocols.streams.types",
+    "Event": "cardinal.consuming.healing",
     "HealingFailed": "cardinal.consuming.healing",
     "HeaderOnly": "cardinal.protocols.streams.assembly.digests",
     "MissingPayload": "cardinal.protocols.streams.payload",

@@ -85,12 +85,14 @@ def decode_parts(payload: Payload, kinds: frozenset[str]) -> tuple[Block, Mappin
 
 
 def present(payload: AnyPayload) -> Payload:
-    """Return the payload; ApplicationError for a block without content."""
+    """Return the payload; ApplicationError for a block without content, TypeError for what is no block."""
     if isinstance(payload, MissingPayload):
         raise ApplicationError(
             f"block {payload.number} (0x{payload.hash.hex()}) has no content (MissingPayload): skip it, or "
             "consume with on_incomplete='halt'"
         )
+    if not isinstance(payload, Payload):
+        raise TypeError(f"write a block of an update, such as update.added[0], not {type(payload).__name__}")
     return payload
 
 
