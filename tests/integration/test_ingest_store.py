@@ -152,7 +152,7 @@ def test_a_full_disk_fails_what_waits_and_the_store_continues(tmp_path: Path) ->
     done = run(
         """
         import resource, signal
-        from cardinal.errors import StoreError
+        from cardinal_ingest.errors import StoreError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         store = BodyStore(Path(sys.argv[1]), "items:1")
         store.add(0, b"", b"", bytes(10_000), first=0).result()
