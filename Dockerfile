@@ -6,6 +6,7 @@ WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY cardinal cardinal
 COPY connectors connectors
+COPY devkit devkit
 COPY spark spark
 # Some dependencies may have no wheel for this machine: they are built here, where a compiler is.
 RUN pip wheel --no-cache-dir --constraint constraints.txt --wheel-dir /wheels '.[evm,ingest,server]'

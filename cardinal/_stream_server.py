@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import os
 import socket
 import ssl
@@ -26,6 +27,7 @@ _ACCEPTED_AT_ONCE: Final = 16
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _EXHAUSTED_SECONDS: Final = 1.0
 """Pause where the system has no file for another connection; as asyncio's own servers."""
+_REPORT_SECONDS: Final = 10.0
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _LOST_SECONDS: Final = 10.0
 """Wait for closed connections to end: they end in the next steps of the loop, so that it only bounds a bug."""
@@ -44,6 +46,8 @@ class StreamServer:
         limit: bytes that a reader buffers.
         tls: context of a server, or None.
         handshake_seconds: time for a TLS handshake; None is asyncio's.
+        most, most_of_address: connections at once, handshakes included. A further one ends the oldest handshake, or is
+            refused, so that connecting costs a stranger more than it costs the others.
 
     """
 
@@ -54,7 +58,11 @@ class StreamServer:
         limit: int = 1 << 16,
         tls: ssl.SSLContext | None = None,
         handshake_seconds: float | None = None,
+        most: float = math.inf,
+        most_of_address: float = math.inf,
     ) -> None:
+        self._most, self._most_of_address = most, most_of_address
+        self._reported_at = -math.inf
         self._serve = serve
         self._limit = limit
         self._tls = tls
@@ -118,7 +126,7 @@ class StreamServer:
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                accepted, _ = listening.accept()
+                accepted, peer = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -129,7 +137,38 @@ class StreamServer:
                 loop.remove_reader(listening)
                 loop.call_later(_EXHAUSTED_SECONDS, self._resume, listening)
                 return
-            self._own(_Connection(accepted, self._limit))
+            address = str(peer[0]) if isinstance(peer, tuple) else ""
+            if self._admits(address):
+                self._own(_Connection(accepted, self._limit, address))
+            else:
+                accepted.close()
+
+    def _admits(self, address: str) -> bool:
+        """True if there is capacity for a connection of an address, where need be by the end of a handshake."""
+        own = [(task, one) for task, one in self._connections.items() if one.address == address]
+        full = len(self._connections) >= self._most
+        if len(own) < self._most_of_address and not full:
+            return True
+        if self._reports():
+            _log.warning(
+                "a connection of %s is refused: %d are open, %d of them its own",
+                address,
+                len(self._connections),
+                len(own),
+            )
+        among = list(self._connections.items()) if full else own
+        oldest = next((task for task, one in among if one.is_new and not task.cancelling()), None)
+        if oldest is not None:
+            oldest.cancel()
+        return oldest is not None
+
+    def _reports(self) -> bool:
+        """True if there was no line for a while: whoever connects can have one written."""
+        now = asyncio.get_running_loop().time()
+        if now - self._reported_at < _REPORT_SECONDS:
+            return False
+        self._reported_at = now
+        return True
 
     def _resume(self, listening: socket.socket) -> None:
         if listening in self._sockets:
@@ -153,9 +192,15 @@ class StreamServer:
     async def _run(self, connection: _Connection) -> None:
         try:
             writer = await connection.open(self._tls, self._handshake_seconds)
-        except OSError:  # it is gone, or is no TLS
+        except OSError as error:  # it is gone, or is no TLS
+            if isinstance(error, ssl.SSLError) and self._reports():
+                _log.warning("the TLS handshake of %s failed: %s", connection.address, _words(error))
             return
         await self._serve(connection.reader, writer)
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or type(error).__name__).replace("_", " ").lower()
 
 
 async def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
@@ -171,7 +216,8 @@ async def _resolved(host: str, port: int) -> list[tuple[socket.AddressFamily, An
 class _Connection(asyncio.StreamReaderProtocol):
     """An accepted socket, and the stream that is made of it."""
 
-    def __init__(self, accepted: socket.socket, limit: int) -> None:
+    def __init__(self, accepted: socket.socket, limit: int, address: str) -> None:
+        self.address = address
         self.reader = asyncio.StreamReader(limit)
         super().__init__(self.reader)
         self.ended = asyncio.Event()
@@ -186,6 +232,11 @@ class _Connection(asyncio.StreamReaderProtocol):
         await loop.connect_accepted_socket(lambda: self, self._socket, ssl=tls, ssl_handshake_timeout=handshake_seconds)
         assert self._writer is not None  # noqa: S101 - it is connected
         return self._writer
+
+    @property
+    def is_new(self) -> bool:
+        """True until it is a stream: its TLS handshake is not over."""
+        return self._writer is None
 
     def close(self) -> None:
         """Close it when what was written is sent; at once where no stream was made of it."""

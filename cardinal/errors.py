@@ -17,6 +17,8 @@ class CardinalError(Exception):
     """Base of everything that Cardinal raises on purpose."""
 
     retriable: bool = False
+    peer: str = ""
+    """Its noun in sentences that say for what a service waits; empty: the stream's own, such as the broker."""
 
 
 class ConfigurationError(CardinalError):
@@ -26,19 +28,6 @@ class ConfigurationError(CardinalError):
         super().__init__(message)
         self.setting = setting
         self.retriable = retriable  # it names what is not published yet
-
-
-class TopicSettingError(ConfigurationError):
-    """A topic of an ingest cluster has a setting on which it cannot rely.
-
-    ``topic`` and ``setting`` name it; ``found`` is its value, ``needed`` the one that it must have.
-    """
-
-    def __init__(self, message: str, *, topic: str, setting: str, found: str, needed: str) -> None:
-        super().__init__(message, setting=setting)
-        self.topic = topic
-        self.found = found
-        self.needed = needed
 
 
 class MissingExtraError(ConfigurationError):
@@ -74,7 +63,7 @@ class LocalProtocolError(CardinalError):
 
 
 class SplitError(LocalProtocolError):
-    """A payload that cannot become messages (specification, Producers). ``path`` is the offending path or id."""
+    """A payload that cannot become messages (``schemas/SPEC.md``, section 3). ``path`` is the offending path or id."""
 
     def __init__(self, message: str, *, path: str | bytes | None = None) -> None:
         super().__init__(message)
@@ -101,47 +90,6 @@ class DecodeError(RemoteProtocolError):
         super().__init__(f"not a Cardinal Streams message: {reason}")
         self.key = key
         self.reason = reason
-
-
-class ViolationError(RemoteProtocolError):
-    """A peer broke a rule of its protocol: its link ends, and no other.
-
-    ``violation`` is the rule's name in the protocol, ``reason`` describes the offending input.
-    """
-
-    def __init__(self, violation: str, reason: str) -> None:
-        super().__init__(f"close the link: the peer broke the protocol ({violation}): {reason}")
-        self.violation = violation
-        self.reason = reason
-
-
-class StateDivergedError(RemoteProtocolError):
-    """A majority of the cluster signed a batch over another state: this node is wrong. ``num`` is the batch's number.
-
-    ``expected`` is the digest of the majority's state, ``found`` that of this node's.
-    """
-
-    def __init__(self, message: str, *, num: int, expected: bytes, found: bytes) -> None:
-        super().__init__(message)
-        self.num = num
-        self.expected = expected
-        self.found = found
-
-
-class ClaimLogDivergedError(RemoteProtocolError):
-    """The claim log is not the one that this node has read: recreated, truncated or reordered at ``offset``."""
-
-    def __init__(self, message: str, *, offset: int) -> None:
-        super().__init__(message)
-        self.offset = offset
-
-
-class ForeignMarkerError(RemoteProtocolError):
-    """Another cluster promotes blocks to the same topics. ``cluster`` is its identity."""
-
-    def __init__(self, message: str, *, cluster: bytes) -> None:
-        super().__init__(message)
-        self.cluster = cluster
 
 
 class CursorError(CardinalError):
@@ -268,6 +216,8 @@ class ApplicationError(CardinalError):
 class FeedError(CardinalError):
     """A node did not deliver the data that the feed needs."""
 
+    peer = "node"
+
 
 class NodeUnreachableError(FeedError):
     """The node does not answer, or is overloaded. ``address`` is its URL without credentials."""
@@ -310,26 +260,7 @@ class IntegrityError(FeedError):
         self.check = check
 
 
-# --- the embedded broker -----------------------------------------------------------------------------------
-
-
-class EmbeddedBrokerError(CardinalError):
-    """The embedded Kafka could not be prepared, started or stopped."""
-
-
-class JavaNotFoundError(EmbeddedBrokerError):
-    """No installed Java can run the broker."""
-
-
-class JarError(EmbeddedBrokerError):
-    """A jar could not be fetched, or differs from the lock file. ``jar`` names it."""
-
-    def __init__(self, message: str, *, jar: str) -> None:
-        super().__init__(message)
-        self.jar = jar
-
-
-class PortInUseError(EmbeddedBrokerError):
+class PortInUseError(CardinalError):
     """Another process listens on ``port``."""
 
     def __init__(self, message: str, *, port: int) -> None:
@@ -337,31 +268,11 @@ class PortInUseError(EmbeddedBrokerError):
         self.port = port
 
 
-class DataInUseError(EmbeddedBrokerError):
-    """A broker runs on the data folder already. ``pid`` is its process where that is known."""
-
-    def __init__(self, message: str, *, pid: int | None) -> None:
-        super().__init__(message)
-        self.pid = pid
-
-
-# --- the ingest node -------------------------------------------------------------------------------------
-
-
-class StoreError(CardinalError):
-    """The store of an ingest node cannot be read or written: the disk is full, or another process changed it."""
-
-    retriable = True
-
-
-class VerifierError(CardinalError):
-    """A worker process of an ingest node ended; the block that it verified has no verdict."""
-
-    retriable = True
+# --- services and destinations ---------------------------------------------------------------------------
 
 
 class OrphanedError(CardinalError):
-    """A block left its publisher's chain before an ingest node acknowledged it: a node may have it, or never get it."""
+    """A block left its producer's chain before the destination acknowledged it: it may be there, or never come."""
 
     def __init__(self, message: str, *, number: int, block_hash: bytes) -> None:
         super().__init__(message)
@@ -370,25 +281,8 @@ class OrphanedError(CardinalError):
 
 
 class NodeBehindError(CardinalError):
-    """An ingest node needs other blocks than those that its publisher holds: publish again from block ``number`` on."""
+    """A destination needs blocks that its producer no longer holds: publish again from block ``number`` on."""
 
     def __init__(self, message: str, *, number: int) -> None:
         super().__init__(message)
         self.number = number
-
-
-# --- the lake ----------------------------------------------------------------------------------------------
-
-
-class LakeError(CardinalError):
-    """The lake could not be read or written."""
-
-
-class LakeDivergedError(LakeError):
-    """The stream and the lake name different blocks under one sequence number; nothing was written."""
-
-    def __init__(self, message: str, *, seq: int, expected: bytes, found: bytes) -> None:
-        super().__init__(message)
-        self.seq = seq
-        self.expected = expected
-        self.found = found

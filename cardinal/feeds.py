@@ -6,7 +6,7 @@ A feed is an entry point of the group ``cardinal.feeds``, named after its URL sc
     my = "my_package:open_feed"                       # cardinal produce --from my://… --to kafka://…
 
 It is a callable ``open_feed(url: NodeUrl, *, chain_id: int | None = None) -> BlockFeed`` and refuses options of the URL
-that it does not have. :mod:`cardinal.testing.feeds` checks a feed against the laws of :class:`BlockFeed`.
+that it does not have. :mod:`cardinal_devkit.testing.feeds` checks a feed against the laws of :class:`BlockFeed`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Handlers: a user's class that applies chain updates and stores their cursors.
 
-The same class is tested by the fault kit (:mod:`cardinal.testing.faultkit`) and run by ``cardinal run``.
+The same class is tested by the fault kit (:mod:`cardinal_devkit.faultkit`) and run by ``cardinal run``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from importlib.metadata import EntryPoint
 
-__all__ = ["APPLICATIONS", "COMMANDS", "DESTINATIONS", "FEEDS", "TRANSPORTS", "load", "names"]
+__all__ = ["APPLICATIONS", "COMMANDS", "DESTINATIONS", "FEEDS", "TRANSPORTS", "load", "names", "packages"]
 
 APPLICATIONS: Final = "cardinal.applications"
 COMMANDS: Final = "cardinal.commands"
@@ -48,6 +48,14 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401 -- each group has values
 
     """
     return _points(group)[name].load()
+
+
+def packages() -> frozenset[str]:
+    """Names of the packages that offer something: the roots of their loggers."""
+    groups = (APPLICATIONS, COMMANDS, DESTINATIONS, FEEDS, TRANSPORTS)
+    return frozenset(
+        point.value.partition(":")[0].partition(".")[0] for group in groups for point in _points(group).values()
+    )
 
 
 @cache  # reading the metadata of all installed packages takes milliseconds

@@ -240,9 +240,9 @@ class Producer:
         """Publish a branch, from its first block above the common ancestor to one that is heavier than the old head.
 
         Within the reorg threshold its blocks are added one by one, or in one transaction. Deeper it goes through a
-        channel of its own: a topic, announced on the default topic, that holds the whole branch (specification, Reorg
-        Handling). Every producer sends such a channel for itself, also in ``standby``; consumers take the first that is
-        complete. Waits until the channel is announced.
+        channel of its own: a topic, announced on the default topic, that holds the whole branch (``schemas/SPEC.md``,
+        section 2.6). Every producer sends such a channel for itself, also in ``standby``; consumers take the first that
+        is complete. Waits until the channel is announced.
 
         Arguments:
             ancestor: the last block that both branches have.

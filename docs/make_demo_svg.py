@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 
 from cardinal import apps
-from cardinal.cli.demo import Screen
-from cardinal.server.demo.run import CHAIN_ID, Demo, DemoSettings
+from cardinal_devkit.cli.demo import Screen
+from cardinal_devkit.demo.run import CHAIN_ID, Demo, DemoSettings
 
 TARGET = Path(__file__).with_name("demo.svg")
 COLUMNS = 88

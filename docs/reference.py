@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from cardinal.apps.evm.tables.decoded import SCHEMAS
 from cardinal.cli.main import cardinal
 from cardinal.config.options import Options
-from cardinal.publishing.settings import IngestOptions
 from cardinal.transports.file.settings import FileSettings
 from cardinal.transports.kafka.settings import KafkaSettings
-from cardinal.transports.websocket.settings import WebsocketOptions
-from cardinal_connectors.dev.settings import DevOptions
-from cardinal_connectors.ethereum.url import NodeOptions
+from cardinal_devkit.devchain.settings import DevOptions
+from cardinal_ethereum.feed.url import NodeOptions
+from cardinal_ethereum.tables.decoded import SCHEMAS
+from cardinal_ingest.publisher.settings import IngestOptions
+from cardinal_relay.transport.settings import WebsocketOptions
 from cardinal_spark.lake.options import READ_OPTIONS, SINK_OPTIONS, STREAM_OPTIONS
 from cardinal_spark.lake.tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, KEYS
 from cardinal_spark.rows import KEY_ARROW

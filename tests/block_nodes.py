@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cardinal.protocols.streams import BlockRef, Payload
     from cardinal.server.produce import ProduceService
-    from cardinal.testing.memory import MemoryBroker
+    from cardinal_devkit.testing.memory import MemoryBroker
 
 CHAIN = line(1, 40)
 

@@ -16,7 +16,7 @@ from cardinal.protocols.streams.payload import MissingPayload, Payload
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cardinal.testing.memory import MemoryBroker
+    from cardinal_devkit.testing.memory import MemoryBroker
 
 DEADLINE = 60.0
 

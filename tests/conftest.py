@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import signal
@@ -34,6 +35,9 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 pytest_plugins = ("secrets_watch", "tiers")  # passwords that show up anywhere, and slow tests without a mark, fail
+
+# A thread may log between two tests, where nothing captures what it writes.
+logging.lastResort = logging.NullHandler()
 
 # A shell starts what it puts into the background deaf to Ctrl-C, and so would be the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -88,6 +92,14 @@ def pytest_runtest_call() -> None:
     """
     if threading.active_count() > 1:
         warnings.filterwarnings("default", "Do not use the `random` module", HypothesisDeprecationWarning)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Take down the logs that a command has set up in this process."""
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if type(one).__module__ == "cardinal.cli.logs"]:
+        root.removeHandler(handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cardinal.apps.evm import payload_from_rpc
-from cardinal_connectors.dev import DevChain
+from cardinal_devkit.devchain import DevChain
+from cardinal_ethereum import payload_from_rpc
 from cardinal_spark.rows import AppSpec
 from cardinal_spark.testing import payload_row
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload
-    from cardinal_connectors.dev import DevSettings
-    from cardinal_connectors.dev.blocks import DevBlock
+    from cardinal_devkit.devchain import DevSettings
+    from cardinal_devkit.devchain.blocks import DevBlock
     from cardinal_spark.rows import RawRow
 
 

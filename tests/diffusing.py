@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from random import Random
 
-from cardinal.errors import ViolationError
-from cardinal.protocols.diffusion import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
     Action,
     Announcement,
     Close,

@@ -11,8 +11,8 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from cardinal.apps.evm import rlp
-from cardinal.apps.evm.keccak import keccak
+from cardinal_ethereum import rlp
+from cardinal_ethereum.keccak import keccak
 from tries import Grown
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cardinal.apps.evm.rpc.structures import RpcBlock, RpcLog, RpcReceipt, RpcTransaction, RpcWithdrawal
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcLog, RpcReceipt, RpcTransaction, RpcWithdrawal
 from examples import examples
 
 TOTAL = "totalDifficulty"

@@ -6,7 +6,7 @@ from coincurve import PrivateKey
 from eth_abi.abi import encode
 from hypothesis import strategies as st
 
-from cardinal.apps.evm.keccak import keccak
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import OTHER_TYPES, ZERO_ADDRESS, Json, canonical, data, signed, text
 
 KEY = PrivateKey(b"\x49" * 32)

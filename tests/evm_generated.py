@@ -8,8 +8,8 @@ from typing import Any
 from coincurve import PrivateKey
 from hypothesis import strategies as st
 
-from cardinal.apps.evm.chains import Chain
-from cardinal.apps.evm.keccak import keccak
+from cardinal_ethereum.chains import Chain
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import (
     AMOUNTS,
     DEPOSIT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.block import Block, Header, Log, ReceiptMeta, Transaction
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.block import Block, Header, Log, ReceiptMeta, Transaction
 from evm_blocks import STATE_SYNC, Json, text
 
 _TEXTS = {

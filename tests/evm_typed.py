@@ -6,10 +6,10 @@ from typing import Any
 
 from coincurve import PrivateKey
 
-from cardinal.apps.evm import payload_from_rpc, rlp, verify
-from cardinal.apps.evm.chains import CHAINS
-from cardinal.apps.evm.keccak import keccak
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import payload_from_rpc, rlp, verify
+from cardinal_ethereum.chains import CHAINS
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import ZERO_ADDRESS, Json, minimal, receipts_of, sealed, signed, text
 
 KEY, OTHER = PrivateKey(b"\x46" * 32), PrivateKey(b"\x47" * 32)

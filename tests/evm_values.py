@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cardinal.apps.evm import rlp
 from cardinal.protocols.streams.wire.messages import Batch, BatchMsg, Update
+from cardinal_ethereum import rlp
 from evm_blocks import ZERO_ADDRESS, Json, canonical, created, data, header_bytes, minimal, withdrawal_bytes
 
 TOPICS = {"h": "block", "d": "block", "w": "block", "u": "block", "n": "block", "t": "tx", "r": "receipt", "l": "logs"}

@@ -13,8 +13,13 @@ import grpc.aio
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.protocols.publish import (
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.limits import Limits
+from cardinal_ingest.node.listener import Listener
+from cardinal_ingest.node.node import IngestNode
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.publish import (
     METHOD,
     SERVICE,
     ArbiterSettings,
@@ -26,11 +31,6 @@ from cardinal.protocols.publish import (
     decode_response,
     encode,
 )
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.limits import Limits
-from cardinal.server.ingest.listener import Listener
-from cardinal.server.ingest.node import IngestNode
-from cardinal.server.ingest.store import BodyStore
 from waiting import until_async
 
 DEADLINE = 60.0

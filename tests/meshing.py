@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from cardinal.protocols.mesh import (
+from cardinal_ingest.protocols.mesh import (
     Acceptor,
     Cluster,
     Decoder,

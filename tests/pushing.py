@@ -17,12 +17,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from cardinal import Publisher
-from cardinal.apps import Application, blob, get, items
-from cardinal.apps.body import items_of
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
+from cardinal.apps import Application, blob, get
 from cardinal.errors import NodeBehindError, RefusedError, UnreachableError
 from cardinal.protocols.streams import Payload
+from cardinal_ingest import Publisher, items
+from cardinal_ingest.body import items_of
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
 
 HELD_AT_START = 100
 MOST_KNOWN = 1_000

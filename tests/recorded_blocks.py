@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cardinal.apps.evm import payload_from_rpc
-from cardinal.apps.evm.chains import Chain, chain_of
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.replay import ReplayChain
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum import payload_from_rpc
+from cardinal_ethereum.chains import Chain, chain_of
 from evm_blocks import Json, data
 from evm_values import values_of
 

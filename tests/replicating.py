@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from cardinal.protocols.replication import (
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Block,
     Broadcast,

@@ -12,7 +12,7 @@ from websockets.sync.server import serve
 from websockets.typing import Subprotocol
 
 from cardinal.protocols.streams.types import Record
-from cardinal.transports.websocket import protocol
+from cardinal_relay.transport import protocol
 from serving import APP, DEADLINE
 
 if TYPE_CHECKING:

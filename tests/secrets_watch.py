@@ -59,7 +59,9 @@ _COMPRESSED: Final[dict[bytes, Callable[[Any], IO[bytes]]]] = {
     b"\xfd7zXZ": lzma.LZMAFile,
 }
 _ZLIB: Final = (b"x\x01", b"x\x5e", b"x\x9c", b"x\xda")
-_OURS: Final = ("cardinal", "cardinal_connectors", "cardinal_spark")
+_OURS: Final = (
+    *("cardinal", "cardinal_devkit", "cardinal_ethereum", "cardinal_ingest", "cardinal_relay", "cardinal_spark"),
+)
 """The roots of Cardinal's loggers."""
 _FIXED: Final = frozenset({".index", ".timeindex", ".txnindex"})
 """Kafka's indexes: numbers, and ten megabytes of nothing each."""

@@ -18,8 +18,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
     ResourceType,
 )
 
-from cardinal.embedded import EmbeddedKafka, Security, free_port
-from cardinal.testing.proxy import TcpProxy
+from cardinal_devkit.kafka import EmbeddedKafka, Security, free_port
+from cardinal_devkit.testing.proxy import TcpProxy
 from certificates import Authority
 from waiting import until
 

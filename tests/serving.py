@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.types import Routed
-from cardinal.server.serve import ServeService, ServeSettings, ServeStatus
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal_devkit import ChainGenerator, MemoryBroker
+from cardinal_relay.server import ServeService, ServeSettings, ServeStatus
 from waiting import until
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sha3
 
-from cardinal.apps.evm import rlp
-from cardinal.apps.evm.checks.proofs import nodes_by_hash
+from cardinal_ethereum import rlp
+from cardinal_ethereum.checks.proofs import nodes_by_hash
 
 
 def compact(digits: str, *, leaf: bool) -> bytes:

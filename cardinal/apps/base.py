@@ -5,8 +5,8 @@ Rules:
 1. An application holds expressions and names only; its own package defines the values. What the core asks of a block's
    content (its time, numbers to show, a check) is a method that the package's subclass overrides.
 2. A key of ``topics`` is anchored at the start of a path, and the text that it matches is the counted prefix
-   (specification, Producers). So it must match the prefix, not the complete path: ``c/1/n/`` counts every path below
-   it under one entry.
+   (``schemas/SPEC.md``, section 3). So it must match the prefix, not the complete path: ``c/1/n/`` counts every path
+   below it under one entry.
 3. Values are validated on construction.
 """
 
@@ -27,7 +27,7 @@ from cardinal.protocols.streams.types import Finality, path_expression
 _KAFKA_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 REORG_THRESHOLD = 128
-"""Blocks below the head that a reorg may reach without a channel of its own (facts, EVM application layer)."""
+"""Blocks below the head that a reorg may reach without a channel of its own; the reference's for EVM chains."""
 
 
 class Application(BaseModel):

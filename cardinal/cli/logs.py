@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from cardinal import plugins
+
 __all__ = ["LEVELS", "report_error", "set_up"]
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 _FIRST: Final = ("time", "level", "logger", "message")
-_OURS: Final = ("cardinal", "cardinal_connectors", "cardinal_spark")
 
 
 class _Stderr(logging.Handler):
@@ -87,7 +88,7 @@ def set_up(level: str, form: Literal["text", "json"]) -> None:
     handler = _Stderr()
     handler.setFormatter(_Json() if form == "json" else _Text())
     root.addHandler(handler)
-    for name in _OURS:
+    for name in ("cardinal", *plugins.packages()):
         logging.getLogger(name).setLevel(level.upper())
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _PORT_MAX: Final = 65535
 _MUX: Final = "mux:"
 _STRIDE: Final = 64
-"""Partition numbers of each member of a mux where the URL does not give them: DESIGN's bound for cursors."""
+"""Partition numbers of each member of a mux where the URL does not give them."""
 
 _MEMBER: Final = re.compile(r",(?=(?:\d{1,9}=)?[A-Za-z][A-Za-z0-9+.-]*://)")
 _NUMBERED: Final = re.compile(r"(?:(?P<number>\d{1,9})=)?(?P<name>.*)", re.DOTALL)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from cardinal.protocols.streams import events
 from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.types import Routed
 from cardinal.texts import Readable
@@ -32,6 +33,10 @@ class HealingFailed(Readable):
 
     block: bytes
     reason: str
+
+
+Event: TypeAlias = events.Event | HealingFailed
+"""A report, as ``on_event`` takes it."""
 
 
 class Healer:

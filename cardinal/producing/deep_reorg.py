@@ -1,4 +1,4 @@
-"""Reorgs: the depth of a branch, and the channel that a deep one goes through (specification, Reorg Handling).
+"""Reorgs: the depth of a branch, and the channel that a deep one goes through (``schemas/SPEC.md``, section 2.6).
 
 The depth is counted from the highest block that consumers may have: what was added here, or what stands on the topics.
 These are read when a branch first needs it; where they cannot be read then, what was added here decides, and the next

@@ -1,4 +1,4 @@
-"""Pings: the liveness of a healthy producer (specification, Ping).
+"""Pings: the liveness of a healthy producer (``schemas/SPEC.md``, section 2.7).
 
 No ping is sent while the one before it is not acknowledged: it would say nothing more. Where transactions are sent one
 by one and take longer than the time between two pings, blocks would stand in an ever longer line of pings.

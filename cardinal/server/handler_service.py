@@ -103,7 +103,7 @@ class HandlerService:
             self._handler.handle(update)
         except Exception:  # noqa: BLE001 - the outermost loop, around code of the user
             _log.exception(
-                "the handler failed in the update of %d to %d; the next start resumes with it",
+                "the handler failed in the update of seq %d to %d; the next start resumes with it",
                 update.first_seq,
                 update.seq,
             )

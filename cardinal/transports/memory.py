@@ -1,6 +1,6 @@
 """``memory://name``: a broker inside this process, found by its name.
 
-The broker itself is :class:`cardinal.testing.MemoryBroker`, for tests. This module holds only the directory of names,
+The broker itself is :class:`cardinal_devkit.MemoryBroker`, for tests. This module holds only the directory of names,
 because a lower package cannot import a higher one.
 """
 
@@ -86,7 +86,7 @@ def _broker(url: TransportUrl) -> InProcessBroker:
     if (broker := _brokers.get(url.address)) is None:
         raise UnreachableError(
             f"there is no memory broker {url.address!r} in this process: make a "
-            f"cardinal.testing.MemoryBroker({url.address!r})",
+            f"cardinal_devkit.MemoryBroker({url.address!r})",
             address=url.address,
         )
     return broker

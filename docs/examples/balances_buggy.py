@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from cardinal import ChainUpdate, MissingPayload, Payload
-from cardinal.apps.evm import decode
+from cardinal_ethereum import decode
 
 
 class Balances:

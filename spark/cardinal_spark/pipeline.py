@@ -20,7 +20,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 
 from .lake.location import LakeLocation
 from .lake.options import SINK_OPTIONS
@@ -143,16 +144,22 @@ def _of_source(job: PipelineJob) -> dict[str, str]:
 
 
 def source_options(job: PipelineJob) -> dict[str, str]:
-    """The source's options that follow from the job."""
+    """The source's options that follow from the job. ConfigurationError: the lake holds another chain than asked."""
     options = {"url": job.source, "table": "raw"}
     last = last_committed(job.location.root, depth=1, storage=job.location.storage)
     if last is not None:
         # a checkpoint has precedence
         options |= {"restartFrom": "sink", "sinkPath": job.location.root, **job.location.options}
-        chain_id = AppSpec.parse(last.app).options.get("chain_id")
-        if chain_id is not None and "chainid" not in map(str.lower, job.options):
+        held = AppSpec.parse(last.app).options.get("chain_id")
+        named = {name.lower(): value for name, value in job.options.items()}
+        asked = named.get("chainid")
+        if held is not None and asked is None:
             # the lake decides: another chain may have appeared on the server
-            options["chainId"] = str(chain_id)
+            options["chainId"] = str(held)
+        elif held is not None and asked != str(held):
+            raise ConfigurationError(
+                f"the lake {job.lake} holds chain {held}, not {asked}: name another folder", setting="chainId"
+            )
     return options
 
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 
 from . import printing
 from .command_options import lake_option, open_snapshot

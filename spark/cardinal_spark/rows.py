@@ -49,7 +49,7 @@ KEY_ARROW: Final = pa.schema(
         ("_published_at", TIMESTAMP),
     ]
 )
-"""The columns that every row of every ``table`` of the source begins with (DESIGN §9)."""
+"""The columns that every row of every ``table`` of the source begins with (``docs/spark.md``)."""
 
 RAW_ARROW: Final = pa.schema(
     [

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
-from cardinal.errors import LakeError, MissingExtraError
+from cardinal.errors import MissingExtraError
+from cardinal_spark.errors import LakeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -125,7 +126,7 @@ def prepare_environment(*, alone: bool = True) -> None:
 
     ``alone``: the session uses this machine alone.
     """
-    from cardinal.embedded.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
+    from cardinal_spark.java import java_home_for_spark  # noqa: PLC0415 - looks for a Java
 
     os.environ["JAVA_HOME"] = str(java_home_for_spark())
     os.environ["PYSPARK_PYTHON"] = sys.executable

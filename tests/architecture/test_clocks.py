@@ -10,19 +10,20 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-CORE = Path(__file__).parents[2] / "cardinal"
+ROOT = Path(__file__).parents[2]
+ROOTS = ["cardinal", "connectors/cardinal_ingest", "connectors/cardinal_relay", "devkit"]
 WALL = {"time", "time_ns", "localtime", "gmtime", "ctime"}
 DATES = {"now", "utcnow", "today"}
 STAMPS = {
-    "cli/status.py": "the age of what is printed",
-    "cli/tail.py": "the age of what is printed",
-    "server/status.py": "the age of what is reported",
-    "consuming/metrics.py": "the age of a block when it is delivered",
-    "server/produce/metrics.py": "the age of a block when it is published",
-    "server/serve/service.py": "the age of records, in metrics alone",
-    "producing/pings.py": "a ping says when it was sent",
-    "testing/memory.py": "what records of a broker in memory are stamped with, unless a test says otherwise",
-    "transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",
+    "cardinal/cli/status.py": "the age of what is printed",
+    "cardinal/cli/tail.py": "the age of what is printed",
+    "cardinal/server/status.py": "the age of what is reported",
+    "cardinal/consuming/metrics.py": "the age of a block when it is delivered",
+    "cardinal/server/produce/metrics.py": "the age of a block when it is published",
+    "connectors/cardinal_relay/server/service.py": "the age of records, in metrics alone",
+    "cardinal/producing/pings.py": "a ping says when it was sent",
+    "devkit/cardinal_devkit/testing/memory.py": "what records in memory are stamped with, unless a test says otherwise",
+    "cardinal/transports/file/sink.py": "what records of a file are stamped with, unless a test says otherwise",
 }
 
 
@@ -42,8 +43,9 @@ def reads_of_the_wall_clock(source: str) -> list[int]:
 
 def test_nothing_that_reads_or_writes_a_stream_looks_at_the_wall_clock() -> None:
     found = {
-        str(path.relative_to(CORE)): lines
-        for path in CORE.rglob("*.py")
+        str(path.relative_to(ROOT)): lines
+        for root in ROOTS
+        for path in (ROOT / root).rglob("*.py")
         if (lines := reads_of_the_wall_clock(path.read_text()))
     }
     assert found.keys() == STAMPS.keys()

@@ -29,6 +29,6 @@ def modules(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-@pytest.mark.parametrize("folder", ["cardinal", "connectors", "spark"])
+@pytest.mark.parametrize("folder", ["cardinal", "connectors", "devkit", "spark"])
 def test_no_first_line_begins_with_a_question_word_or_only_refers_to_the_module(folder: str) -> None:
     assert not [line for path in modules(folder) for line in violations(path)]

@@ -19,7 +19,8 @@ from typing import Final
 
 from report import say
 
-from cardinal.protocols.replication import (
+from cardinal_ingest.cluster.keys import SecretKey, verify
+from cardinal_ingest.protocols.replication import (
     KINDS,
     NO_HASH,
     Append,
@@ -38,7 +39,6 @@ from cardinal.protocols.replication import (
     encode,
     record_bytes,
 )
-from cardinal.server.ingest.cluster.keys import SecretKey, verify
 
 SIZES: Final = (1, 10, 100, 500)
 BLOCKS: Final = 20_000

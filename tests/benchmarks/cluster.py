@@ -28,9 +28,9 @@ from agreement import of_agreement
 from report import cpu_seconds, print_rates, print_times, run_parts, say
 
 from cardinal.apps import get
-from cardinal.embedded import EmbeddedKafka, free_port
-from cardinal.protocols.replication import ReplicationSettings
-from cardinal.server.ingest.cluster.keys import generate_key
+from cardinal_devkit.kafka import EmbeddedKafka, free_port
+from cardinal_ingest.cluster.keys import generate_key
+from cardinal_ingest.protocols.replication import ReplicationSettings
 from pushing import (
     Node,
     Publisher,

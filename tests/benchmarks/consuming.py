@@ -26,11 +26,11 @@ from report import resident, say
 
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
 from cardinal.transports import open_sink, open_source, parse_url
 from cardinal.transports.kafka import kafka_settings
+from cardinal_devkit.kafka import EmbeddedKafka
 
 PARTITIONS = 8
 FULL = 800

@@ -21,19 +21,19 @@ from typing import Final
 from report import print_rates, say
 
 from cardinal.apps import get
-from cardinal.apps.body import frame
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
-from cardinal.protocols.diffusion import ObjectId
-from cardinal.protocols.publish import ArbiterSettings, BlockId
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.node import IngestNode
-from cardinal.server.ingest.peers.counts import PeerCounts
-from cardinal.server.ingest.peers.fetching import PeerFetcher
-from cardinal.server.ingest.peers.objects import Objects, object_of
-from cardinal.server.ingest.peers.serving import PeerServer
-from cardinal.server.ingest.peers.settings import READ_BYTES, PeerSettings
-from cardinal.server.ingest.peers.shelf import Shelf
-from cardinal.server.ingest.store import BodyStore
+from cardinal_ingest.body import frame
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
+from cardinal_ingest.body_exchange.counts import PeerCounts
+from cardinal_ingest.body_exchange.fetching import PeerFetcher
+from cardinal_ingest.body_exchange.objects import Objects, object_of
+from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.body_exchange.serving import PeerServer
+from cardinal_ingest.body_exchange.settings import READ_BYTES, PeerSettings
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.node import IngestNode
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.diffusion import ObjectId
+from cardinal_ingest.protocols.publish import ArbiterSettings, BlockId
 
 BODY_BYTES: Final = 300_000
 ITEMS: Final = 200

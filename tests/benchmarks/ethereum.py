@@ -37,17 +37,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from ethereum_blocks import Built, build, replay
 
 from cardinal import apps
-from cardinal.apps.body import frame, items_of
-from cardinal.apps.evm.chains import chain_of
-from cardinal.apps.evm.checks.integrity import verify
-from cardinal.apps.evm.rpc.payload import payload_of
-from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
-from cardinal.protocols.publish import BlockId
 from cardinal.protocols.streams import split
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_devkit.testing.node import JsonRpcNode
+from cardinal_ethereum.chains import chain_of
+from cardinal_ethereum.checks.integrity import verify
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.settings import FeedSettings
+from cardinal_ethereum.from_rpc.payload import payload_of
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.protocols.publish import BlockId
 from recorded_blocks import mainnet
 
 TRANSACTIONS: Final = 20

@@ -22,7 +22,7 @@ from diffusion import of_diffusion
 from report import cpu_seconds, print_rates, print_times, run_parts, say
 
 from cardinal.apps import get
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from pushing import (
     POOL,
     Node,

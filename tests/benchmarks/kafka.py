@@ -15,7 +15,7 @@ import consuming
 import producing
 from report import run_parts, say
 
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 
 RUNS: Final = 5
 

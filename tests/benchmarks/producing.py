@@ -28,12 +28,12 @@ from confluent_kafka import Producer as RawProducer
 from report import resident, say
 
 from cardinal.apps import Application
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, Routed, split
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import kafka_settings
+from cardinal_devkit.kafka import EmbeddedKafka
 
 PARTITIONS = 8
 BLOCKS_UNDER_WAY = 1024

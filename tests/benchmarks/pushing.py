@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 
 import grpc.aio
 
-from cardinal.apps import Application, get, items
-from cardinal.apps.body.body_pb2 import Header, Item, Proof
+from cardinal.apps import Application, get
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
-from cardinal.protocols.publish import (
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_ingest import items
+from cardinal_ingest.body.body_pb2 import Header, Item, Proof
+from cardinal_ingest.protocols.publish import (
     METHOD,
     SERVICE,
     Acknowledgement,

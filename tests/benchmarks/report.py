@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import truediv
 from pathlib import Path
 
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 
 
 def say(line: str) -> None:

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from cardinal.apps import get
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import open_sink, open_source
+from cardinal_devkit.testing.proxy import TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

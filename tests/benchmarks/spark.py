@@ -28,12 +28,12 @@ from confluent_kafka import Consumer as Client
 from confluent_kafka import TopicPartition
 
 from cardinal import apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_ethereum import payload_from_rpc
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.state import find_state
 from cardinal_spark.session import local_session

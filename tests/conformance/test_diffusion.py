@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cardinal.errors import ViolationError
-from cardinal.protocols.diffusion import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
     Announcement,
     Client,
     DiffusionSettings,

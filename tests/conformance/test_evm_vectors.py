@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.evm import decode, payload_from_rpc
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.block import Block, Header, Transaction
-from cardinal.apps.evm.model.state import StateDelta
 from cardinal.protocols.streams import decode as decode_message
 from cardinal.protocols.streams import split
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality
+from cardinal_ethereum import decode, payload_from_rpc
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.block import Block, Header, Transaction
+from cardinal_ethereum.model.state import StateDelta
 from vectors import load
 
 STATE = re.compile("c/[0-9a-f]+/[ac]/")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import verify
-from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import verify
+from cardinal_ethereum.from_rpc.payload import payload_of
 from evm_extra_fields import TOTAL, parts, with_more
 from recorded_blocks import RecordedBlock, mainnet, own, real
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.evm import verify
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import decode, split
+from cardinal_ethereum import verify
 from evm_values import messages_of
 from recorded_blocks import RecordedBlock, cases, elsewhere, mainnet, messages, own, real
 

@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from cardinal.errors import ViolationError
-from cardinal.protocols.mesh import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.mesh import (
     Ack,
     Begin,
     Cluster,

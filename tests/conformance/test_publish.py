@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.body import digest, frame, items_of, payload_of, unframe
 from cardinal.errors import RemoteProtocolError
-from cardinal.protocols.publish import (
+from cardinal.protocols.streams import Payload
+from cardinal.protocols.streams.payload import SubBatch
+from cardinal.protocols.streams.types import path_text
+from cardinal_ingest.body import digest, frame, items_of, payload_of, unframe
+from cardinal_ingest.protocols.publish import (
     Acknowledgement,
     BehindPublisher,
     BlockEnd,
@@ -29,9 +32,6 @@ from cardinal.protocols.publish import (
     read_item,
     read_set,
 )
-from cardinal.protocols.streams import Payload
-from cardinal.protocols.streams.payload import SubBatch
-from cardinal.protocols.streams.types import path_text
 from model.publish_scenario import Scenario, by_recipient, told
 from vectors import Case, load
 

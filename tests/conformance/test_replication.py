@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.protocols.replication import (
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Block,
     Candidate,
@@ -38,8 +38,8 @@ from cardinal.protocols.replication import (
     saved_bytes,
     seal_header,
 )
-from cardinal.protocols.replication.claims import Applied, Opened
-from cardinal.protocols.replication.types import Answer, Item
+from cardinal_ingest.protocols.replication.claims import Applied, Opened
+from cardinal_ingest.protocols.replication.types import Answer, Item
 
 signing = pytest.importorskip("nacl.signing")
 KEYS = {name: signing.SigningKey(bytes([seed]) * 32) for name, seed in (("a", 1), ("b", 2), ("c", 3))}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import Account, decode, verify_payload
-from cardinal.apps.evm.chains import chain_of
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import Account, decode, verify_payload
+from cardinal_ethereum.chains import chain_of
 from vectors import load
 
 HOODI = 560_048

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import Sink, Source, open_sink, open_source
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.log import Log
 from cardinal.transports.partitioner import fnv1a_partition
+from cardinal_devkit.testing.memory import MemoryBroker
 from reading import to_ends
 from serving import serving
 from waiting import until

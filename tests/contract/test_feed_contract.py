@@ -1,4 +1,4 @@
-"""Every feed of ours under the contract of :mod:`cardinal.testing.feeds`, and feeds that break it."""
+"""Every feed of ours under the contract of :mod:`cardinal_devkit.testing.feeds`, and feeds that break it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError,
 from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.feeds import LAWS, CannotMoveError, FeedLawBrokenError, FeedRoom
-from cardinal_connectors.archive import open_feed as open_archive
-from cardinal_connectors.dev import open_feed as open_dev
-from cardinal_connectors.ethereum import open_feed as open_node
+from cardinal_devkit.devchain import open_feed as open_dev
+from cardinal_devkit.testing.feeds import LAWS, CannotMoveError, FeedLawBrokenError, FeedRoom
+from cardinal_ethereum.archive import open_feed as open_archive
+from cardinal_ethereum.feed import open_feed as open_node
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from anvil_node import Anvil, anvil

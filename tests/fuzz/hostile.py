@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from cardinal.protocols.streams import BlockRef, Payload, Record, Routed
 from cardinal.protocols.streams.types import NO_ID, PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.avro import Entry
-from cardinal.testing.generator import SCHEMA, TOPIC, ChainGenerator
+from cardinal_devkit.testing.generator import SCHEMA, TOPIC, ChainGenerator
 
 WIDTH: Final = 2
 TOPICS: Final = (TOPIC, *sorted({topic for topic in SCHEMA.values() if topic != TOPIC}))

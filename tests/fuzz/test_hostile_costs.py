@@ -16,7 +16,7 @@ from cardinal.protocols.streams.assembly.block import OpenBlock
 from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.wire import avro
-from cardinal.testing.generator import SCHEMA
+from cardinal_devkit.testing.generator import SCHEMA
 from work_counter import lines, peak
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from hostile import WILD, Stream, zigzag
 from cardinal.errors import CursorError, CursorInvalidError
 from cardinal.protocols.streams import Cursor, Follower, FollowerSettings
 from cardinal.protocols.streams.cursor import VERSION, _check
-from cardinal.testing.generator import SCHEMA
+from cardinal_devkit.testing.generator import SCHEMA
 from examples import few
 from work_counter import lines, peak
 

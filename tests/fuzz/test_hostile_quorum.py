@@ -16,7 +16,7 @@ from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.events import ReassemblyEvent
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
-from cardinal.testing.generator import SCHEMA, as_received
+from cardinal_devkit.testing.generator import SCHEMA, as_received
 from examples import few
 
 HONEST = ("a", "b")

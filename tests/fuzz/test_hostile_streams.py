@@ -33,7 +33,7 @@ from cardinal.protocols.streams import (
 )
 from cardinal.protocols.streams.assembly.digests import Contents, digested
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.testing.generator import SCHEMA, as_received
+from cardinal_devkit.testing.generator import SCHEMA, as_received
 from examples import few
 
 THRESHOLD = 16

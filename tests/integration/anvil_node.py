@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cardinal.embedded.directories import cache_folder
+from cardinal._directories import cache_folder
 
 VERSION = "1.7.1"
 FETCH_SECONDS = 240

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kafka_streams import DEADLINE, a_block
 
 from cardinal.errors import UnreachableError
-from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
-from cardinal.server.ingest.cluster.topics import ClusterTopics
+from cardinal_ingest.cluster.promotion_writer import Agreed, PromotionWriter
+from cardinal_ingest.cluster.topics import ClusterTopics
 
 if TYPE_CHECKING:
     from cardinal.apps import Application

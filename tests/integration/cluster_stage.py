@@ -18,15 +18,15 @@ from confluent_kafka import Consumer as Client
 from kafka_streams import everything_on
 from long_runs import consumed
 
-from cardinal import Publisher
 from cardinal.apps import blob, get
-from cardinal.embedded import free_port
 from cardinal.errors import CardinalError, NodeBehindError, RefusedError, UnreachableError
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
-from cardinal.server.ingest.cluster.keys import generate_key
-from cardinal.server.ingest.cluster.promoting import Agreed
-from cardinal.testing import TcpProxy
-from cardinal.testing.proxy import Link
+from cardinal_devkit import TcpProxy
+from cardinal_devkit.kafka import free_port
+from cardinal_devkit.testing.proxy import Link
+from cardinal_ingest import Publisher
+from cardinal_ingest.cluster.keys import generate_key
+from cardinal_ingest.cluster.promotion_writer import Agreed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import Payload
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 MEMBERS: Final = ("a", "b", "c")
 DEADLINE: Final = 90.0

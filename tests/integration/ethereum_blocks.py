@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import sha3
 
-from cardinal.testing.replay import Recorded, ReplayChain
+from cardinal_devkit.testing.replay import Recorded, ReplayChain
 from evm_blocks import canonical, receipts_of, sealed
 
 Item: TypeAlias = "bytes | list[Item]"

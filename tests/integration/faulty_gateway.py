@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from aiohttp import WSMsgType, web
 from rpc_script import answering
 
-from cardinal.testing._jsonrpc import Request, respond
-from cardinal.testing.node import JsonRpcNode
+from cardinal_devkit.testing._jsonrpc import Request, respond
+from cardinal_devkit.testing.node import JsonRpcNode
 
 if TYPE_CHECKING:
-    from cardinal.testing.node import NodeChain
+    from cardinal_devkit.testing.node import NodeChain
 
 Json: TypeAlias = Any
 

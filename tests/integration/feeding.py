@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.node import JsonRpcNode, NodeChain, NodeLimits
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+from cardinal_devkit.testing.node import JsonRpcNode, NodeChain, NodeLimits
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.settings import FeedSettings, RpcSettings
 from looping import on_loop
 
 if TYPE_CHECKING:

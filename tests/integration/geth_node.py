@@ -23,8 +23,8 @@ from ethereum_blocks import text
 from geth_chains import CHAIN_ID, GethChain, cancun
 from signing import Wallet
 
-from cardinal.embedded import free_port
-from cardinal.embedded.directories import cache_folder
+from cardinal._directories import cache_folder
+from cardinal_devkit.kafka import free_port
 
 VERSION = "1.16.9"
 BUILD_SECONDS = 280

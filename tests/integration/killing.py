@@ -24,15 +24,15 @@ from long_runs import Reading, consumed
 import pushing
 from cardinal.apps import get
 from cardinal.consumer import Consumer
-from cardinal.embedded import free_port
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
+from cardinal_devkit.kafka import free_port
 from pushing import Mined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 DEADLINE: Final = 180.0
 SEED: Final = "CARDINAL_KILLS_SEED"

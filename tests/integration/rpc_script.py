@@ -13,9 +13,9 @@ from aiohttp import web
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.ethereum.rpc.client import RpcClient
-from cardinal_connectors.ethereum.rpc.outcomes import RpcCall
-from cardinal_connectors.ethereum.settings import RpcSettings
+from cardinal_ethereum.feed.rpc.client import RpcClient
+from cardinal_ethereum.feed.rpc.outcomes import RpcCall
+from cardinal_ethereum.feed.settings import RpcSettings
 
 QUICK = RpcSettings(timeout=2, attempts=3, backoff=0.001)
 

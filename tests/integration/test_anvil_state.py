@@ -10,9 +10,9 @@ from ethereum_blocks import keccak, minimal, raw, rlp
 from feeding import asynchronous
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import Account, payload_from_rpc, state_delta, touched, verify
-from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import ApplicationError, IntegrityError
+from cardinal_ethereum import Account, payload_from_rpc, state_delta, touched, verify
+from cardinal_ethereum.model.state import StateDelta
 
 pytestmark = pytest.mark.node
 

@@ -11,10 +11,10 @@ from ethereum_blocks import keccak, raw
 from feeding import asynchronous
 from signing import EMPTY_BLOB_COMMITMENT, Wallet
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.chains import CHAINS, Chain
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
 
 pytestmark = pytest.mark.node
 
@@ -77,7 +77,7 @@ async def test_a_blob_transaction_is_held_to_its_hash_where_the_nodes_root_is_an
         block, receipts = await block_of(node, sender.blob(b"\x66" * 20))
         with pytest.raises(IntegrityError) as caught:
             verify(block, receipts, chain=CHAINS[CHAIN_ID])
-        assert caught.value.check == "transactions root"  # anvil hashes the blobs themselves into it (facts)
+        assert caught.value.check == "transactions root"  # anvil hashes the blobs themselves into it
         ours = Chain(chain_id=CHAIN_ID, name="ours", unchecked=frozenset({"transactions root"}))
         verify(block, receipts, chain=ours)
         payload = published(block, receipts)

@@ -20,8 +20,8 @@ from cardinal.copying.replaying import Player
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until
 
 if TYPE_CHECKING:

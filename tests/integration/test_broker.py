@@ -13,11 +13,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cardinal.embedded import EmbeddedKafka
-from cardinal.embedded.java import find_java
-from cardinal.embedded.pidfile import find_broker
-from cardinal.errors import EmbeddedBrokerError, PortInUseError
-from cardinal.testing.pytest_plugin import ExternalBroker
+from cardinal.errors import PortInUseError
+from cardinal_devkit.errors import EmbeddedBrokerError
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_devkit.kafka.pidfile import find_broker
+from cardinal_devkit.testing.pytest_plugin import ExternalBroker
+from cardinal_spark.java import find_java
 from waiting import until
 
 pytestmark = pytest.mark.broker
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.broker
 OWNER = """
 import sys
 from pathlib import Path
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 broker = EmbeddedKafka(Path(sys.argv[1])).start()
 print(broker.bootstrap, flush=True)
 sys.stdin.read()

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.directories import cache_folder
-from cardinal.embedded.jars import ensure_jars, locked_jars
-from cardinal.embedded.pidfile import end_broker
+from cardinal._directories import cache_folder
+from cardinal_devkit.kafka.jars import ensure_jars, locked_jars
+from cardinal_devkit.kafka.pidfile import end_broker
 
 pytestmark = pytest.mark.broker
 

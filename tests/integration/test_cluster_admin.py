@@ -17,10 +17,20 @@ from kafka_streams import DEADLINE, a_chain, everything_on, named, small_stream
 
 from cardinal.cli.main import cardinal
 from cardinal.config.settings import find_url
-from cardinal.errors import ConfigurationError, TopicError, TopicSettingError
+from cardinal.errors import ConfigurationError, TopicError
 from cardinal.metrics import CollectorRegistry, Endpoint, GaugeMetricFamily
 from cardinal.producer import Producer
-from cardinal.protocols.replication import (
+from cardinal.server.topics import delete_topics, topics_of
+from cardinal_ingest.cluster.admin import Begun, Signer, begin_cluster, reconfigure_cluster
+from cardinal_ingest.cluster.claims import ClaimWriter
+from cardinal_ingest.cluster.config import ClusterFile, load_cluster
+from cardinal_ingest.cluster.keys import SecretKey, generate_key, load_key, verify
+from cardinal_ingest.cluster.log_state import cluster_before
+from cardinal_ingest.cluster.promotion_writer import Agreed, PromotionWriter
+from cardinal_ingest.cluster.status import ClusterStatus, cluster_status
+from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
+from cardinal_ingest.errors import TopicSettingError
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Checkpoint,
     Claim,
@@ -39,22 +49,13 @@ from cardinal.protocols.replication import (
     saved_bytes,
     seal_header,
 )
-from cardinal.server.ingest.cluster.admin import Begun, Signer, begin_cluster, reconfigure_cluster
-from cardinal.server.ingest.cluster.claims import ClaimWriter
-from cardinal.server.ingest.cluster.config import ClusterFile, load_cluster
-from cardinal.server.ingest.cluster.keys import SecretKey, generate_key, load_key, verify
-from cardinal.server.ingest.cluster.log_state import cluster_before
-from cardinal.server.ingest.cluster.promoting import Agreed, PromotionWriter
-from cardinal.server.ingest.cluster.status import ClusterStatus, cluster_status
-from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
-from cardinal.server.topics import delete_topics, topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 
 @dataclass

@@ -13,7 +13,7 @@ from cluster_stage import MEMBERS, Cluster, Pushing, pause, pushed, report, unti
 from killing import PUBLISHERS, killed
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

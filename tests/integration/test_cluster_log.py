@@ -14,21 +14,22 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cardinal.config.url import parse_url
-from cardinal.embedded import EmbeddedCluster
-from cardinal.errors import ConfigurationError, TopicError, TopicSettingError, TransportError, UnreachableError
-from cardinal.server.ingest.cluster.claims import ClaimWriter
-from cardinal.server.ingest.cluster.reading import LogBounds, LogReader, LogRecord, OutOfRange
-from cardinal.server.ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
+from cardinal.errors import ConfigurationError, TopicError, TransportError, UnreachableError
 from cardinal.transports.kafka import delete_topics
 from cardinal.transports.kafka.admin import Cluster, TopicAdmin
 from cardinal.transports.kafka.settings import kafka_settings
+from cardinal_devkit.kafka import EmbeddedCluster
+from cardinal_ingest.cluster.claims import ClaimWriter
+from cardinal_ingest.cluster.reading import LogBounds, LogReader, LogRecord, OutOfRange
+from cardinal_ingest.cluster.topics import ClusterTopics, claims_topic, promoted_topic
+from cardinal_ingest.errors import TopicSettingError
 from looping import on_loop
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.transports.kafka.admin import TopicState
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

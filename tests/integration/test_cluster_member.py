@@ -13,24 +13,24 @@ import pytest
 
 from cardinal._stream_server import StreamServer
 from cardinal.apps import blob, get
-from cardinal.apps.body import frame, items_of
-from cardinal.embedded import free_port
 from cardinal.errors import ApplicationError
-from cardinal.protocols.mesh import MeshSettings
-from cardinal.protocols.publish import BlockId
-from cardinal.protocols.replication import NO_HASH, Head, Replica, Rules, State
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.cluster.agreement import Agreement
-from cardinal.server.ingest.cluster.claims import ClaimWriter
-from cardinal.server.ingest.cluster.links import Links
-from cardinal.server.ingest.cluster.rows import ReplicaRows
-from cardinal.server.ingest.node import IngestNode
-from cardinal.server.ingest.peers.objects import Objects
-from cardinal.server.ingest.service import arbiter_settings
-from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import PeerContexts, peer_contexts
-from cardinal.testing import TcpProxy
-from cardinal.testing.proxy import Link
+from cardinal_devkit import TcpProxy
+from cardinal_devkit.kafka import free_port
+from cardinal_devkit.testing.proxy import Link
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.body_exchange.objects import Objects
+from cardinal_ingest.cluster.agreement import Agreement
+from cardinal_ingest.cluster.claims import ClaimWriter
+from cardinal_ingest.cluster.links import Links
+from cardinal_ingest.cluster.rows import ReplicaRows
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.node import IngestNode
+from cardinal_ingest.node.service import arbiter_settings
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.node.tls import PeerContexts, peer_contexts
+from cardinal_ingest.protocols.mesh import MeshSettings
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.protocols.replication import NO_HASH, Head, Replica, Rules, State
 from certificates import Authority
 from looping import on_loop
 from meshing import cluster, identity

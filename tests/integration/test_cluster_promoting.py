@@ -27,21 +27,21 @@ from cardinal.producer import Producer, ping_id
 from cardinal.protocols.streams import Completed, Reassembler, decode
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
 from cardinal.protocols.streams.wire.messages import BATCH, PING, Ping
-from cardinal.server.ingest.cluster.promoting import AGREED_HEADER, Agreed
-from cardinal.server.ingest.cluster.reading import LogReader
-from cardinal.server.ingest.cluster.topics import promoted_topic
 from cardinal.transports.kafka import delete_topics
 from cardinal.transports.kafka.admin import Cluster
 from cardinal.transports.kafka.settings import kafka_settings
+from cardinal_ingest.cluster.promotion_writer import AGREED_HEADER, Agreed
+from cardinal_ingest.cluster.reading import LogReader
+from cardinal_ingest.cluster.topics import promoted_topic
 from looping import on_loop
 
 if TYPE_CHECKING:
     import subprocess
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import Record
-    from cardinal.server.ingest.cluster.promoting import PromotionWriter
+    from cardinal_devkit.kafka import EmbeddedKafka
+    from cardinal_ingest.cluster.promotion_writer import PromotionWriter
 
 pytestmark = pytest.mark.broker
 

@@ -17,14 +17,14 @@ from anvil_node import anvil
 from commands import DEADLINE, Processes, fresh_chain_id, replayed
 
 from cardinal import apps
-from cardinal.embedded import free_port
-from cardinal.embedded.launch import kafka_command
 from cardinal.transports import list_topics
+from cardinal_devkit.kafka import free_port
+from cardinal_devkit.kafka.launch import kafka_command
 from compose import ROOT, commands, services
 from serving import until
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.slow
 WRITERS = {

@@ -8,7 +8,6 @@ from kafka_streams import DEADLINE, a_block, a_chain, everything_on, named, smal
 from cardinal import HeaderOnly
 from cardinal.apps import Application
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams import ChainUpdate, Payload, split
 from cardinal.protocols.streams.types import BlockRef, Record
@@ -16,6 +15,7 @@ from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.protocols.streams.wire.ranges import RANGES_HEADER, ranges_of
 from cardinal.transports import open_sink
 from cardinal.transports.written import Written
+from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ import pytest
 from feeding import assert_lawful, asynchronous, connected, everything, given, opened
 
 from cardinal.errors import NodeAnswerError
-from cardinal_connectors.dev import DevChain, DevFeed, DevNode, DevSettings
+from cardinal_devkit.devchain import DevChain, DevFeed, DevNode, DevSettings
 
 SETTINGS = DevSettings(seed=4, blocks=40, reorg_rate=0.3)
 COMMAND = Path(sys.executable).with_name("cardinal")
@@ -165,5 +165,5 @@ def test_a_port_in_use_and_an_option_out_of_bounds_are_one_sentence() -> None:
 
 @pytest.mark.process
 def test_help_needs_nothing_of_the_extra() -> None:
-    code = "import sys, cardinal_connectors.dev.command; sys.exit(bool({'tiny_keccak', 'aiohttp'} & set(sys.modules)))"
+    code = "import sys, cardinal_devkit.devchain.command; sys.exit(bool({'tiny_keccak', 'aiohttp'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from cardinal.embedded import EmbeddedCluster
+from cardinal_devkit.kafka import EmbeddedCluster
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,12 +17,12 @@ from feeding import asynchronous
 
 from cardinal.protocols.streams import Cursor, decode
 from cardinal.protocols.streams.wire.messages import Batch
-from cardinal.testing.node import JsonRpcNode
+from cardinal_devkit.testing.node import JsonRpcNode
 from evm_values import messages_of
 from recorded_blocks import RecordedBlock, chains, mainnet, messages, node_of
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

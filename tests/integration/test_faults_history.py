@@ -17,7 +17,7 @@ from faults.process import variables
 
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.events import ChainUpdate
-from cardinal.testing.generator import ChainGenerator, as_received
+from cardinal_devkit.testing.generator import ChainGenerator, as_received
 
 if TYPE_CHECKING:
     from pathlib import Path

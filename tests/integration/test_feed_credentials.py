@@ -34,9 +34,9 @@ from rpc_script import answering
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, FeedError, NodeAnswerError, NodeUnreachableError, WrongChainError
-from cardinal.testing.node import Demand
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.rpc.client import RpcClient
+from cardinal_devkit.testing.node import Demand
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.rpc.client import RpcClient
 from secrets_watch import marks_in
 
 HTTP = ["http", "ws"]

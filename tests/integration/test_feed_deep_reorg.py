@@ -13,8 +13,8 @@ from feeding import QUICK, SCHEMES, address, asynchronous, serving
 from blocks import DEADLINE
 from cardinal import Consumer, apps
 from cardinal.server.produce import ProduceService
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.ethereum import open_feed
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ethereum.feed import open_feed
 from examples import few
 
 CHAIN_ID, THRESHOLD, TRUNK = 1337, 8, 12

@@ -48,13 +48,13 @@ from cardinal.errors import (
     ReorgTooDeepError,
     WrongChainError,
 )
-from cardinal.testing.node import JsonRpcNode, NodeLimits
-from cardinal.testing.proxy import Link, TcpProxy
-from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.nodes.retry_policy import RetryPolicy
-from cardinal_connectors.ethereum.rpc.client import RpcClient
-from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
+from cardinal_devkit.testing.node import JsonRpcNode, NodeLimits
+from cardinal_devkit.testing.proxy import Link, TcpProxy
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.nodes.retry_policy import RetryPolicy
+from cardinal_ethereum.feed.rpc.client import RpcClient
+from cardinal_ethereum.feed.settings import FeedSettings, RpcSettings
 
 if TYPE_CHECKING:
     from cardinal.feeds import BlockFeed

@@ -33,12 +33,12 @@ from feeding import (
 
 from cardinal.errors import ConfigurationError, NodeAnswerError, NodeUnreachableError, ReorgTooDeepError
 from cardinal.feeds import ByHash
-from cardinal.testing.replay import Recorded, ReplayChain
-from cardinal_connectors.archive.feed import ArchiveFeed
-from cardinal_connectors.dev import DevFeed, DevSettings
-from cardinal_connectors.dev import open_feed as open_dev_feed
-from cardinal_connectors.ethereum.feed import NodeFeed
-from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_devkit.devchain import DevFeed, DevSettings
+from cardinal_devkit.devchain import open_feed as open_dev_feed
+from cardinal_devkit.testing.replay import Recorded, ReplayChain
+from cardinal_ethereum.archive.feed import ArchiveFeed
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.feed.settings import FeedSettings
 from evm_blocks import data
 from recorded_blocks import RecordedBlock, chains, node_of
 

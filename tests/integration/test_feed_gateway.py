@@ -20,9 +20,9 @@ from cardinal import Consumer
 from cardinal.apps import get
 from cardinal.server.produce import ProduceService
 from cardinal.server.produce.metrics import ProduceMetrics
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.settings import FeedSettings
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.settings import FeedSettings
 
 if TYPE_CHECKING:
     from ethereum_blocks import Built

@@ -33,9 +33,6 @@ from feeding import (
     take,
 )
 
-from cardinal.apps.evm import verify
-from cardinal.apps.evm.checks.integrity import CHECKS
-from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt
 from cardinal.errors import (
     CardinalError,
     IntegrityError,
@@ -44,12 +41,15 @@ from cardinal.errors import (
 )
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import BlockRef
-from cardinal.testing.node import JsonRpcNode
-from cardinal.testing.replay import Recorded, ReplayChain
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.feed import NodeFeed
-from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings
-from cardinal_connectors.ethereum.verify.rules import Rules
+from cardinal_devkit.testing.node import JsonRpcNode
+from cardinal_devkit.testing.replay import Recorded, ReplayChain
+from cardinal_ethereum import verify
+from cardinal_ethereum.checks.integrity import CHECKS
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.feed.settings import FeedSettings, RpcSettings
+from cardinal_ethereum.feed.verify.rules import Rules
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt
 from evm_blocks import header_bytes
 from examples import few
 

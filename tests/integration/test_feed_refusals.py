@@ -15,7 +15,7 @@ from feeding import QUICK, SCHEMES, address, asynchronous, connected, everything
 from rpc_script import answering
 
 from cardinal.errors import IntegrityError, NodeAnswerError
-from cardinal.testing.node import Demand, JsonRpcNode
+from cardinal_devkit.testing.node import Demand, JsonRpcNode
 from examples import few
 from waiting import until_async as until
 

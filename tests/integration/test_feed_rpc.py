@@ -21,10 +21,10 @@ from rpc_script import QUICK, calls, numbers, refusal, result, scripted
 
 from cardinal.config.url import Endpoint
 from cardinal.errors import NodeAnswerError, NodeUnreachableError
-from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum.rpc.client import RpcClient
-from cardinal_connectors.ethereum.rpc.outcomes import RpcCall, parse
-from cardinal_connectors.ethereum.settings import RpcSettings
+from cardinal_devkit.testing.node import JsonRpcNode
+from cardinal_ethereum.feed.rpc.client import RpcClient
+from cardinal_ethereum.feed.rpc.outcomes import RpcCall, parse
+from cardinal_ethereum.feed.settings import RpcSettings
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
 

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from recording_proxy import recording_proxy
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import Account, decode
-from cardinal.apps.evm.chains import chain_of
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
-from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.feed import NodeFeed
-from cardinal_connectors.ethereum.url import read_url
-from cardinal_connectors.ethereum.verify.worker_pool import worker_count
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum import Account, decode
+from cardinal_ethereum.chains import chain_of
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.feed.url import read_url
+from cardinal_ethereum.feed.verify.worker_pool import worker_count
 from evm_blocks import STATE_SYNC
 from evm_generated import Shown, blocks
 

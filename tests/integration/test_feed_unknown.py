@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from feeding import QUICK, asynchronous, connected, everything, serving
 
-from cardinal.apps.evm import decode, rlp
-from cardinal.apps.evm.keccak import keccak
 from cardinal.errors import IntegrityError
-from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.feed import NodeFeed
-from cardinal_connectors.ethereum.verify.rules import Rules
-from cardinal_connectors.ethereum.verify.worker import VerificationJob, prepare
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum import decode, rlp
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.feed.verify.rules import Rules
+from cardinal_ethereum.feed.verify.worker import VerificationJob, prepare
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import LATER, ZERO_ADDRESS, Json, canonical, header_bytes, receipts_of, sealed, text
 
 CHAIN = 5

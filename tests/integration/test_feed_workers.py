@@ -14,11 +14,11 @@ from ethereum_blocks import Built, build, grow, replay
 from feeding import QUICK, asynchronous, connected, everything, given, hashes, serving, take
 
 from cardinal.errors import IntegrityError
-from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.settings import FeedSettings
-from cardinal_connectors.ethereum.verify.rules import Rules
-from cardinal_connectors.ethereum.verify.worker import VerificationJob, prepare
-from cardinal_connectors.ethereum.verify.worker_pool import worker_count
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum.feed.settings import FeedSettings
+from cardinal_ethereum.feed.verify.rules import Rules
+from cardinal_ethereum.feed.verify.worker import VerificationJob, prepare
+from cardinal_ethereum.feed.verify.worker_pool import worker_count
 
 BESIDE = replace(QUICK, workers=2, worker_blocks=10, worker_bytes=0, fetch_blocks=8)
 ONE_BESIDE = replace(BESIDE, workers=1)

@@ -13,10 +13,10 @@ from feeding import asynchronous
 from geth_node import CHAIN_ID, Geth, geth
 from storage_contract import CREATING, STORING, TRACER, word
 
-from cardinal.apps.evm import Account, decode, frames, payload_from_rpc, state_delta, touched, verify
-from cardinal.apps.evm.chains import CHAINS
-from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import IntegrityError
+from cardinal_ethereum import Account, decode, frames, payload_from_rpc, state_delta, touched, verify
+from cardinal_ethereum.chains import CHAINS
+from cardinal_ethereum.model.state import StateDelta
 from evm_blocks import root
 
 pytestmark = [pytest.mark.slow, pytest.mark.node]  # compiles geth

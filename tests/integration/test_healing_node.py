@@ -22,12 +22,12 @@ from cardinal.consuming.healing import HealingFailed
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import split
 from cardinal.server.healing import FeedHealer
-from cardinal.testing.memory import MemoryBroker
-from cardinal.testing.node import JsonRpcNode
-from cardinal_connectors.ethereum import open_feed
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_devkit.testing.node import JsonRpcNode
+from cardinal_ethereum.feed import open_feed
 
 if TYPE_CHECKING:
-    from cardinal.testing.replay import ReplayChain
+    from cardinal_devkit.testing.replay import ReplayChain
 
 CHAIN_ID = 1337
 LOST = 5

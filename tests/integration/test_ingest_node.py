@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -19,11 +20,16 @@ from ethereum_blocks import Built, build
 from prometheus_client.parser import text_string_to_metric_families
 from test_produce_unreachable import ready, says
 
-from cardinal.apps.body import items_of
-from cardinal.apps.evm import payload_from_rpc, rlp
-from cardinal.embedded import EmbeddedKafka, free_port
 from cardinal.errors import ConfigurationError
-from cardinal.protocols.publish import (
+from cardinal.protocols.streams import Payload
+from cardinal_devkit.kafka import EmbeddedKafka, free_port
+from cardinal_devkit.testing.proxy import Link, TcpProxy
+from cardinal_ethereum import payload_from_rpc, rlp
+from cardinal_ingest.body import items_of
+from cardinal_ingest.node.limits import Limits
+from cardinal_ingest.node.listener import MESSAGE_BYTES, Listener
+from cardinal_ingest.node.tls import server_context
+from cardinal_ingest.protocols.publish import (
     NONE,
     STATUS_METHOD,
     STATUS_SERVICE,
@@ -32,17 +38,14 @@ from cardinal.protocols.publish import (
     BlockEnd,
     BlockId,
     BlockItemSet,
+    EndCode,
     EndOfStream,
+    EndStream,
     ResendBlock,
     SkipBlock,
     Status,
 )
-from cardinal.protocols.publish.node_status_pb2 import ServerStatusResponse
-from cardinal.protocols.streams import Payload
-from cardinal.server.ingest.limits import Limits
-from cardinal.server.ingest.listener import MESSAGE_BYTES, Listener
-from cardinal.server.ingest.tls import server_credentials
-from cardinal.testing.proxy import Link, TcpProxy
+from cardinal_ingest.protocols.publish.node_status_pb2 import ServerStatusResponse
 from certificates import Authority
 from ingesting import Publisher, Served, header, ids, opened, other, proof, publisher, serving, workers_of
 from looping import on_loop
@@ -146,7 +149,7 @@ async def test_a_block_whose_worker_is_killed_is_requested_again(tmp_path: Path)
 async def test_an_address_that_somebody_has_is_refused(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         with pytest.raises(ConfigurationError, match="choose an address"):
-            Listener(served.node, f"127.0.0.1:{served.port}")
+            await Listener(served.node, f"127.0.0.1:{served.port}").__aenter__()
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -237,6 +240,35 @@ async def test_fifty_rapid_reconnects_leave_nothing_behind(tmp_path: Path) -> No
 
 
 @on_loop
+async def test_publishers_that_come_and_go_are_named_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "cardinal.ingest")
+
+    def lines(text: str) -> int:
+        return sum(text in record.getMessage() for record in caplog.records)
+
+    async with serving(tmp_path) as served:
+        await honest(served, 1)
+        await until_async(lambda: lines("the publisher 127.0.0.1 is disconnected: ") == 1)
+        async with publisher(served.port) as one:
+            await one.send(EndStream(EndCode.RESET, 0, 1))
+            assert await one.next() is None
+        await until_async(lambda: lines("the publisher 127.0.0.1 is disconnected: it ended its stream (reset)") == 1)
+        async with publisher(served.port) as two:
+            await two.send_bytes(b"\xff\xff")
+            await two.next()
+        await until_async(lambda: lines("disconnected: the node ended its stream (invalid_request)") == 1)
+        assert lines("the publisher 127.0.0.1 is connected") == 3
+        for _ in range(20):
+            async with publisher(served.port) as liar:
+                await liar.send_bytes(b"\xff\xff")
+                await liar.next()
+        assert served.node.events["connected"] == 23
+        assert lines("the publisher 127.0.0.1 is connected") == 10, "a cause has so many lines a minute"
+
+
+@on_loop
 async def test_publishers_beyond_the_limit_are_sent_away(tmp_path: Path) -> None:
     async with serving(tmp_path, limits=Limits(publishers=1)) as served, publisher(served.port) as one:
         await one.block(1)
@@ -280,8 +312,14 @@ async def test_a_publisher_that_goes_silent_on_the_line_is_noticed_and_its_block
                 assert served.node.publishers == 1
 
 
+async def status(served: Served) -> tuple[int, int, int]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        found = ServerStatusResponse.FromString(await channel.unary_unary(f"/{STATUS_SERVICE}/{STATUS_METHOD}")(b""))
+    return found.first_available_block, found.last_available_block, found.next_expected_block
+
+
 @on_loop
-async def test_a_node_without_space_sends_behind_and_continues_when_there_is_some(tmp_path: Path) -> None:
+async def test_a_node_without_space_reads_no_new_block_and_continues_when_there_is_some(tmp_path: Path) -> None:
     class Disk:
         full = ""
 
@@ -290,12 +328,14 @@ async def test_a_node_without_space_sends_behind_and_continues_when_there_is_som
         assert await one.next() == Acknowledgement(1)
         Disk.full = "the disk is full"
         await until_async(lambda: served.node.waits_for == Disk.full)
-        await one.block(2)
-        assert await one.next() == BehindPublisher(1)
+        for number in range(2, 10):
+            await one.block(number)
+        assert await status(served) == (1, 1, 2)
+        assert served.node.open_blocks == 0
         Disk.full = ""
-        await until_async(lambda: not served.node.waits_for)
-        await one.block(2)
-        assert await one.next() == Acknowledgement(2)
+        while await one.next() != Acknowledgement(9):
+            pass
+        assert served.node.responses["behind"] == 0
 
 
 @on_loop
@@ -332,13 +372,6 @@ async def test_memory_that_is_full_stops_all_but_the_lowest_block(tmp_path: Path
 
 @on_loop
 async def test_status_of_a_node_is_what_a_publisher_needs_before_it_begins(tmp_path: Path) -> None:
-    async def status(served: Served) -> tuple[int, int, int]:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
-            found = ServerStatusResponse.FromString(
-                await channel.unary_unary(f"/{STATUS_SERVICE}/{STATUS_METHOD}")(b"")
-            )
-        return found.first_available_block, found.last_available_block, found.next_expected_block
-
     async with serving(tmp_path) as served:
         assert await status(served) == (NONE, NONE, NONE)
         await honest(served, 4)
@@ -353,15 +386,15 @@ def test_files_of_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "authority")
     one, two = authority.sign("one", hosts=["127.0.0.1"]), authority.sign("two")
     with pytest.raises(ConfigurationError, match="do not belong together"):
-        server_credentials(one.certificate, two.key, None)
+        server_context(one.certificate, two.key, None)
     with pytest.raises(ConfigurationError, match="No such file"):
-        server_credentials(tmp_path / "absent", None, None)
+        server_context(tmp_path / "absent", None, None)
     with pytest.raises(ConfigurationError, match=r"authorities .*not PEM"):
-        server_credentials(one.certificate, one.key, one.key)
+        server_context(one.certificate, one.key, one.key)
     with pytest.raises(ConfigurationError, match="without --cert-file"):
-        server_credentials(None, one.key, None)
-    assert server_credentials(None, None, None) is None
-    assert server_credentials(one.store, None, authority.certificate) is not None
+        server_context(None, one.key, None)
+    assert server_context(None, None, None) is None
+    assert server_context(one.store, None, authority.certificate) is not None
 
 
 # --- the command ----------------------------------------------------------------------------------------------------
@@ -475,10 +508,8 @@ async def test_blocks_are_accepted_while_the_broker_is_unreachable_until_the_poo
                 assert await one.next() == Acknowledgement(number)
             await is_ready(address, lambda found: "not on the topics" in found[1] and "the service waits" in found[1])
             await one.block(2)
-            assert await one.next() == BehindPublisher(1)
             with EmbeddedKafka(tmp_path / "kafka", port=port):
                 await is_ready(address, lambda found: found[0] == 200)
-                await one.block(2)
                 assert await one.next() == Acknowledgement(2)
 
 
@@ -526,7 +557,7 @@ async def test_metrics_are_what_publishers_did(tmp_path: Path) -> None:
             "responses_total skip": 1,
             "responses_total behind": 1,
             "responses_total invalid_request": 1,
-            "first_copies_total ipv4:127.0.0.1": 3,
+            "first_copies_total 127.0.0.1": 3,
             "events_total catch_up": 1,
         }
         assert {name: now[name] for name in wanted} == wanted

@@ -22,11 +22,24 @@ from test_produce_unreachable import says
 
 from cardinal._concurrency import new_future, settle
 from cardinal._stream_server import StreamServer
-from cardinal.apps import blob, get, items
-from cardinal.apps.body import frame, items_of
+from cardinal.apps import blob, get
 from cardinal.consumer import Consumer
-from cardinal.errors import ConfigurationError, StoreError
-from cardinal.protocols.diffusion import (
+from cardinal.errors import ConfigurationError
+from cardinal.protocols.streams import Payload
+from cardinal_devkit.testing.proxy import CLEAR, Link, TcpProxy
+from cardinal_ingest import items
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.body_exchange.objects import Objects, object_of
+from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.body_exchange.service import Peers
+from cardinal_ingest.body_exchange.settings import PeerSettings, address_of, addresses_of
+from cardinal_ingest.errors import StoreError
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.listener import Listener
+from cardinal_ingest.node.node import IngestNode
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.node.tls import peer_contexts
+from cardinal_ingest.protocols.diffusion import (
     Announcement,
     Decoder,
     Message,
@@ -39,18 +52,14 @@ from cardinal.protocols.diffusion import (
     State,
     encode,
 )
-from cardinal.protocols.publish import Acknowledgement, ArbiterSettings, BlockEnd, BlockId, BlockItemSet, SkipBlock
-from cardinal.protocols.streams import Payload
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.listener import Listener
-from cardinal.server.ingest.node import IngestNode
-from cardinal.server.ingest.peers.objects import Objects, object_of
-from cardinal.server.ingest.peers.service import Peers
-from cardinal.server.ingest.peers.settings import PeerSettings, address_of, addresses_of
-from cardinal.server.ingest.peers.shelf import Shelf
-from cardinal.server.ingest.store import BodyStore
-from cardinal.server.ingest.tls import peer_contexts
-from cardinal.testing.proxy import CLEAR, Link, TcpProxy
+from cardinal_ingest.protocols.publish import (
+    Acknowledgement,
+    ArbiterSettings,
+    BlockEnd,
+    BlockId,
+    BlockItemSet,
+    SkipBlock,
+)
 from certificates import Authority
 from ingesting import Publisher, header, proof, publisher
 from looping import on_loop
@@ -58,7 +67,7 @@ from waiting import until_async
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 LOCAL = ("127.0.0.1", 0)
 

@@ -15,17 +15,18 @@ import pytest
 from ethereum_blocks import build, grow
 from killing import PUBLISHERS, killed
 
-from cardinal.apps import get, items
-from cardinal.apps.body import items_of
-from cardinal.apps.evm import payload_from_rpc
+from cardinal.apps import get
 from cardinal.consumer import Consumer
-from cardinal.protocols.publish import Acknowledgement, BlockEnd, BlockItemSet, EndOfStream, ResendBlock, Status
 from cardinal.protocols.streams import MissingPayload, Payload
+from cardinal_ethereum import payload_from_rpc
+from cardinal_ingest import items
+from cardinal_ingest.body import items_of
+from cardinal_ingest.protocols.publish import Acknowledgement, BlockEnd, BlockItemSet, EndOfStream, ResendBlock, Status
 from ingesting import node, publisher, workers_of
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 DEADLINE = 60.0

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.errors import ConfigurationError, StoreError
-from cardinal.protocols.publish import BlockId
-from cardinal.protocols.replication import (
+from cardinal.errors import ConfigurationError
+from cardinal_ingest.body_exchange.objects import Objects, object_of
+from cardinal_ingest.body_exchange.served_bodies import Shelf
+from cardinal_ingest.cluster.rows import AgreedBlock, ReplicaRows
+from cardinal_ingest.errors import StoreError
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Block,
     DeleteBlock,
@@ -30,10 +35,6 @@ from cardinal.protocols.replication import (
     State,
     seal_header,
 )
-from cardinal.server.ingest.cluster.rows import AgreedBlock, ReplicaRows
-from cardinal.server.ingest.peers.objects import Objects, object_of
-from cardinal.server.ingest.peers.shelf import Shelf
-from cardinal.server.ingest.store import BodyStore
 from replicating import EMPTY, MEMBERS, batch, chain
 
 DEADLINE = 60.0
@@ -46,7 +47,7 @@ def add(store: BodyStore, number: int, body: bytes = b"body") -> None:
 
 def run(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Another process with a store."""
-    head = "import sys\nfrom pathlib import Path\nfrom cardinal.server.ingest.store import BodyStore\n"
+    head = "import sys\nfrom pathlib import Path\nfrom cardinal_ingest.node.store import BodyStore\n"
     command = [sys.executable, "-c", head + textwrap.dedent(code), *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -151,7 +152,7 @@ def test_a_full_disk_fails_what_waits_and_the_store_continues(tmp_path: Path) ->
     done = run(
         """
         import resource, signal
-        from cardinal.errors import StoreError
+        from cardinal_ingest.errors import StoreError
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         store = BodyStore(Path(sys.argv[1]), "items:1")
         store.add(0, b"", b"", bytes(10_000), first=0).result()

@@ -14,14 +14,17 @@ import pytest
 from ethereum_blocks import build
 
 from cardinal.apps import get
-from cardinal.apps.body import frame, items_of
-from cardinal.apps.evm import payload_from_rpc
-from cardinal.errors import ApplicationError, VerifierError
-from cardinal.protocols.publish import BlockId
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.verifier import Verifier
+from cardinal.errors import ApplicationError
+from cardinal_ethereum import payload_from_rpc
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.errors import VerifierError
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.verifier import Verifier
+from cardinal_ingest.protocols.publish import BlockId
 from ingesting import workers_of
 from looping import on_loop
+
+pytestmark = pytest.mark.process
 
 DEADLINE = 60.0
 BUILT = build(None, number=5_000_000)
@@ -83,11 +86,9 @@ def test_a_worker_ends_with_its_node_however_that_ends() -> None:
 import asyncio, signal, sys
 from cardinal.apps import get
 from cardinal.errors import ApplicationError
-from cardinal.protocols.publish import BlockId
-from cardinal.server.ingest.blocks import blocks_of
-from cardinal.server.ingest.verifier import Verifier
-
-pytestmark = pytest.mark.process
+from cardinal_ingest.protocols.publish import BlockId
+from cardinal_ingest.node.blocks import blocks_of
+from cardinal_ingest.node.verifier import Verifier
 
 verifier = Verifier(blocks_of(get("evm", chain_id=1)))
 try:

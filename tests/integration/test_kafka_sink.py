@@ -24,12 +24,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined] # their stub r
 from kafka_streams import DEADLINE, a_block, a_chain, everything_on, named, small_stream
 
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import DeliveryError, OversizeError, TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic, split
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Record
 from cardinal.transports import list_topics, open_sink, open_source
+from cardinal_devkit.kafka import EmbeddedKafka
 from waiting import until
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ import waiting
 from blocks import DEADLINE, Blocks, hash_of, line, publish, steps, updates_until
 from cardinal.consumer import Consumer
 from cardinal.consuming.reader import Reader
-from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import CardinalError, CursorExpiredError, TopicError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import BlockRef
 from cardinal.transports import parse_url
 from cardinal.transports.kafka import KafkaSource, kafka_settings
 from cardinal.transports.kafka.admin import Cluster
+from cardinal_devkit.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError
 from kafka_streams import DEADLINE, a_block, a_chain, child, everything_on, named, small_stream
 
 from cardinal.apps import Application, get
-from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import ClientStoppedError, ConfigurationError, DeliveryError, FencedError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Completed, Payload, Reassembler, reorg_topic
@@ -26,6 +25,7 @@ from cardinal.protocols.streams.wire.messages import BATCH
 from cardinal.transports import open_source
 from cardinal.transports.kafka import TransactionalKafkaSink, transactions
 from cardinal.transports.registry import list_topics
+from cardinal_devkit.kafka import EmbeddedKafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable

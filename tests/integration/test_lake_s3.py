@@ -12,7 +12,7 @@ from urllib.error import HTTPError
 import pytest
 from object_store import BUCKET, ObjectStore
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import Snapshot, last_committed
 from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task

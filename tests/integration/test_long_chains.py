@@ -21,7 +21,7 @@ from node_values import assert_values_recompute
 from signing import Wallet
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.node]
 

@@ -21,7 +21,7 @@ from cardinal.producer import Producer
 from serving import until
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 DEAF = "127.0.0.1:1"
 """Nobody listens there: the port is below those that users may take."""

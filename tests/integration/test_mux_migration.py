@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate, Payload
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

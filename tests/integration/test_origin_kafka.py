@@ -15,8 +15,8 @@ from cardinal.transports import open_sink, parse_url
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams.types import Record
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

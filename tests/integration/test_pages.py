@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.embedded import free_port
+from cardinal_devkit.kafka import free_port
 from pages import ROOT, SCRIPTS, code_blocks, run_block, with_ports
 from reference import pages
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import Record
     from cardinal.protocols.streams.events import BlockHeader
     from cardinal.protocols.streams.payload import Payload
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

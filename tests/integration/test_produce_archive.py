@@ -15,10 +15,10 @@ from feeding import asynchronous, everything
 
 from cardinal.errors import ConfigurationError
 from cardinal.transports import list_topics
-from cardinal_connectors.archive.feed import ArchiveFeed
+from cardinal_ethereum.archive.feed import ArchiveFeed
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 HOLE = (*range(2, 6), *range(8, 11))
 """Blocks 2 to 5 and 8 to 10."""

@@ -12,10 +12,10 @@ from ethereum_blocks import grow, replay
 from feeding import asynchronous, serving
 
 from cardinal import Consumer, apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.protocols.streams import split
-from cardinal.testing.node import Demand
 from cardinal.transports import open_sink
+from cardinal_devkit.testing.node import Demand
+from cardinal_ethereum import payload_from_rpc
 
 pytestmark = pytest.mark.process
 

@@ -26,9 +26,9 @@ from recording_proxy import recording_proxy
 from cardinal import Consumer, Payload
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import BlockRef
-    from cardinal.testing.replay import ReplayChain
+    from cardinal_devkit.kafka import EmbeddedKafka
+    from cardinal_devkit.testing.replay import ReplayChain
 
 Before = Callable[[str, Sequence[Any]], None]
 Arm = Callable[[Before | None], None]

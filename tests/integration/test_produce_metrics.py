@@ -22,16 +22,16 @@ from cardinal.metrics import Endpoint
 from cardinal.protocols.streams import Payload
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.metrics import ProduceMetrics
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.ethereum import open_feed
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ethereum.feed import open_feed
 from waiting import until_async as until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from cardinal.protocols.streams.payload import AnyPayload
-    from cardinal.testing.node import JsonRpcNode
-    from cardinal.testing.replay import ReplayChain
+    from cardinal_devkit.testing.node import JsonRpcNode
+    from cardinal_devkit.testing.replay import ReplayChain
 
 DEADLINE = 60.0
 GENESIS = 1_600_000_000

@@ -16,7 +16,7 @@ from ethereum_blocks import grow, replay
 from feeding import asynchronous
 
 from cardinal import Consumer
-from cardinal.testing.node import JsonRpcNode
+from cardinal_devkit.testing.node import JsonRpcNode
 from waiting import until
 
 if TYPE_CHECKING:

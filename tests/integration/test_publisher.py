@@ -16,11 +16,10 @@ from commands import DEADLINE, Processes, fresh_chain_id, run_here
 from long_runs import CheckedChain, reading_of
 
 import waiting
-from cardinal import BlockRef, Consumer, Payload, Publisher
-from cardinal.apps import get, items
+from cardinal import BlockRef, Consumer, Payload
+from cardinal.apps import get
 from cardinal.apps.blob import Blob, payload
 from cardinal.config.url import parse_url
-from cardinal.embedded import free_port
 from cardinal.errors import (
     ApplicationError,
     CardinalError,
@@ -34,8 +33,10 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.feeds import open_feed
-from cardinal.publishing.nodes import IngestNodes
-from cardinal.server.ingest.store import BodyStore
+from cardinal_devkit.kafka import free_port
+from cardinal_ingest import Publisher, items
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.publisher.nodes import IngestNodes
 from certificates import Authority
 from ingesting import header, node, proof
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 APP = get("blob", chain_id=1, reorg_threshold=16)
 
@@ -213,14 +214,15 @@ def test_a_block_that_every_node_refuses_fails_by_name(tmp_path: Path, capfd: py
 
 
 @pytest.mark.process
-def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path) -> None:
+def test_what_cannot_be_published_is_refused_when_it_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cardinal_ingest.publisher.publisher.BLOCK_BYTES", 1_000_000)
     whole = block("0a")
     announced = Payload(0, whole.hash, whole.parent, 0, {}, frozenset(), {bytes(31) + b"\x01": None})
     with fresh(tmp_path) as (_, port), Publisher(f"ingest://127.0.0.1:{port}", APP, publisher_id="one") as publisher:
         with pytest.raises(ApplicationError, match="without its content: publish it whole"):
             publisher.add(announced)
-        large = payload(Blob(0, whole.hash, whole.parent, {"key": bytes(7_000_000)}))
-        with pytest.raises(OversizeError, match="has an item of 70"):
+        large = payload(Blob(0, whole.hash, whole.parent, {"key": bytes(1_000_000)}))
+        with pytest.raises(OversizeError, match=r"has 1000\d+ bytes: ingest nodes accept 1000000"):
             publisher.add(large)
         publisher.add(whole).result(DEADLINE)
 

@@ -20,16 +20,16 @@ from cardinal.errors import CardinalError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import split
 from cardinal.protocols.streams.publishing.splitter import reorg_topic
-from cardinal.server.ingest.cluster.topics import claims_topic, promoted_topic
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import list_topics
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ingest.cluster.topics import claims_topic, promoted_topic
 from clocks import Clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cardinal.embedded.broker import EmbeddedKafka
     from cardinal.protocols.streams.payload import Payload
+    from cardinal_devkit.kafka.broker import EmbeddedKafka
 
 LAST = 160
 APP = apps.get("blob", chain_id=7)

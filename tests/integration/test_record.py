@@ -26,8 +26,8 @@ from cardinal.errors import (
 )
 from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Routed
-from cardinal.testing._memory_source import MemorySource
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker
 from damaged_logs import COUNT, LATER, middle, read_before, torn
 from damaged_logs import recording as recorded
 from recordings import fork, record_all, records_of

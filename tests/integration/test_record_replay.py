@@ -24,7 +24,7 @@ from recordings import records_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 
 def evm_blocks(chain_id: int, first: int, last: int, tag: str = "a", below: str = "") -> list[Payload]:

@@ -13,8 +13,8 @@ from cardinal.consumer import Consumer
 from cardinal.copying import recording
 from cardinal.copying.recording import Recorder
 from cardinal.errors import CursorExpiredError
-from cardinal.testing._memory_source import MemorySource
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker
 from recordings import records_of
 from waiting import until
 
@@ -44,7 +44,7 @@ class _Trailing(MemorySource):
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
-    monkeypatch.setattr("cardinal.testing.memory.MemorySource", _Trailing)
+    monkeypatch.setattr("cardinal_devkit.testing.memory.MemorySource", _Trailing)
     with MemoryBroker(uuid.uuid4().hex) as broker:
         yield broker
 

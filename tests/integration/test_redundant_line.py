@@ -14,7 +14,7 @@ from cardinal.protocols.streams.types import PRODUCER_HEADER
 from cardinal.protocols.streams.wire.messages import BATCH
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

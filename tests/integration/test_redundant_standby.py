@@ -15,10 +15,10 @@ from kafka_streams import everything_on
 
 from cardinal import apps
 from cardinal.consumer import Consumer
-from cardinal.embedded import EmbeddedKafka
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Divergence, Payload, Reassembler, split
 from cardinal.protocols.streams.wire.messages import PING
+from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

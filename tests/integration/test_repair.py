@@ -13,11 +13,11 @@ from commands import Processes, fresh_chain_id, run_here
 from kafka_streams import DEADLINE, everything_on
 
 from cardinal import apps
-from cardinal.embedded import EmbeddedKafka
 from cardinal.errors import TopicError
 from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Completed, Payload, Reassembler, Routed, decode, split
 from cardinal.transports import open_sink
+from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 BLOCKS = 60

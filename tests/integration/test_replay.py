@@ -23,9 +23,9 @@ from cardinal.producer import Producer
 from cardinal.protocols.streams import BlockRef, Record
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import SEALED_HEADER
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.file.folders import numbers_of, path_of
+from cardinal_devkit.testing.memory import MemoryBroker
 from damaged_logs import COUNT, LATER, header, middle, newest, read_before, recording, torn
 from recordings import Plain, fork, play_all, record_all, records_of
 

@@ -25,8 +25,8 @@ from cardinal.consumer import Consumer
 from cardinal.errors import RefusedError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.payload import Payload
-from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics
+from cardinal_devkit.testing.proxy import TcpProxy
 from secured_brokers import ADMIN, EVERYTHING, GUEST, MECHANISMS, SECRETS, WRONG, SecuredBroker
 from waiting import until
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
     from certificates import Leaf
 
 pytestmark = pytest.mark.broker

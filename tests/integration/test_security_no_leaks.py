@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.metrics import Endpoint, new_registry
-from cardinal.server.serve.status import StatusCollector
-from cardinal.testing import ChainGenerator
+from cardinal_devkit import ChainGenerator
+from cardinal_relay.server.status import StatusCollector
 from secured_brokers import ADMIN, MECHANISMS, SECRETS, WRONG, SecuredBroker
 from serving import serving
 
@@ -28,7 +28,7 @@ TALK = """
 import base64, json, logging, sys, traceback
 from cardinal.consumer import Consumer
 from cardinal.producer import Producer
-from cardinal.testing.generator import ChainGenerator
+from cardinal_devkit.testing.generator import ChainGenerator
 from cardinal.transports import open_source, parse_url
 
 logging.basicConfig(level=logging.DEBUG)

@@ -9,7 +9,7 @@ import pytest
 from commands import Processes, fresh_chain_id
 
 from cardinal import Consumer, Payload, apps
-from cardinal.apps.evm import decode
+from cardinal_ethereum import decode
 
 pytestmark = pytest.mark.process
 

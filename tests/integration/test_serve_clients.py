@@ -20,19 +20,19 @@ from cardinal import apps
 from cardinal.consumer import Consumer
 from cardinal.errors import CursorExpiredError, TopicError
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source
-from cardinal.transports.websocket.protocol import SUBPROTOCOL, GetWatermarks, encode_message
+from cardinal_devkit import ChainGenerator, MemoryBroker
+from cardinal_relay.transport.protocol import SUBPROTOCOL, GetWatermarks, encode_message
 from scripted_server import begin, grant, greedy, join
 from serving import APP, DEADLINE, Served, fill, from_start, publish, read, serving, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate, Payload, Record
     from cardinal.protocols.streams.types import Partition
     from cardinal.transports import Source
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 
 MAKER = ChainGenerator(seed=11)

@@ -13,17 +13,17 @@ from commands import Processes, fresh_chain_id
 
 from cardinal import apps
 from cardinal.consumer import Consumer
-from cardinal.embedded import free_port
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams.types import Routed
 from cardinal.transports import open_sink, open_source
+from cardinal_devkit.kafka import free_port
 from scripted_server import greedy
 from serving import DEADLINE, from_start, line, listens, metrics, page, publish, read, serving, until
 
 if TYPE_CHECKING:
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
     from cardinal.protocols.streams import ChainUpdate
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.embedded import free_port
 from cardinal.errors import (
     CardinalError,
     RefusedError,
@@ -23,12 +22,13 @@ from cardinal.errors import (
     TransportError,
     UnreachableError,
 )
-from cardinal.server.serve import streams
-from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.testing._memory_source import MemorySource
-from cardinal.testing.proxy import Link, TcpProxy
 from cardinal.transports import open_source
-from cardinal.transports.websocket.protocol import Failed, FindTime, Read, Reason, decode_frame
+from cardinal_devkit import ChainGenerator, MemoryBroker
+from cardinal_devkit.kafka import free_port
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_devkit.testing.proxy import Link, TcpProxy
+from cardinal_relay.server import streams
+from cardinal_relay.transport.protocol import Failed, FindTime, Read, Reason, decode_frame
 from damaged_logs import COUNT, middle, recording
 from scripted_server import TP, Scripted, begin, grant, join
 from serving import APP, DEADLINE, fill, from_start, read, serving, until
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from websockets.sync.server import ServerConnection
 
     from cardinal.protocols.streams.types import Partition, Record
-    from cardinal.transports.websocket.protocol import Request
+    from cardinal_relay.transport.protocol import Request
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 
 from cardinal.metrics import Endpoint, new_registry
 from cardinal.protocols.streams.types import Routed
-from cardinal.server.serve.status import StatusCollector
-from cardinal.testing import MemoryBroker
 from cardinal.transports import open_source
+from cardinal_devkit import MemoryBroker
+from cardinal_relay.server.status import StatusCollector
 from compose import services
 from scripted_server import begin, join
 from serving import APP, DEADLINE, Served, fill, from_start, metrics, page, read, serving, until

@@ -10,9 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from cardinal.errors import CardinalError, RefusedError, RemoteProtocolError, TransportError, UnreachableError
-from cardinal.testing import MemoryBroker
 from cardinal.transports import open_source
-from cardinal.transports.websocket.protocol import (
+from cardinal_devkit import MemoryBroker
+from cardinal_relay.transport.protocol import (
     CloseCode,
     Credit,
     Failed,

@@ -18,10 +18,10 @@ from cardinal.errors import (
     UnreachableError,
 )
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing import MemoryBroker
-from cardinal.testing.proxy import TcpProxy
 from cardinal.transports import list_topics, open_source, parse_url
-from cardinal.transports.websocket.protocol import SUBPROTOCOL
+from cardinal_devkit import MemoryBroker
+from cardinal_devkit.testing.proxy import TcpProxy
+from cardinal_relay.transport.protocol import SUBPROTOCOL
 from certificates import Authority
 from serving import APP, DEADLINE, from_start, read, serving
 
@@ -148,7 +148,7 @@ def test_a_named_authority_without_identifiers_of_keys_is_trusted_on_every_pytho
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("module", ["cardinal.transports.websocket.client", "cardinal.server.serve.service"])
+@pytest.mark.parametrize("module", ["cardinal_relay.transport.client", "cardinal_relay.server.service"])
 def test_without_the_library_the_extra_is_named(module: str) -> None:
     program = f"import sys; sys.modules['websockets'] = None; import {module}"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=DEADLINE)

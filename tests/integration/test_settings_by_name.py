@@ -14,8 +14,8 @@ from commands import fresh_chain_id, replayed, run_here
 from cardinal import Consumer, Producer
 from cardinal.cli.main import cardinal
 from cardinal.errors import CardinalError, ConfigurationError
-from cardinal.testing import ChainGenerator, MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source, parse_url
+from cardinal_devkit import ChainGenerator, MemoryBroker
 from serving import DEADLINE, serving
 
 SECRET = "s3cr3t-Pa$$"  # noqa: S105 - made up, to look for it in what is printed

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.pidfile import find_broker
-from cardinal.errors import EmbeddedBrokerError
-from cardinal.testing.shared_broker import shared_broker
+from cardinal_devkit.errors import EmbeddedBrokerError
+from cardinal_devkit.kafka.pidfile import find_broker
+from cardinal_devkit.testing.shared_broker import shared_broker
 from waiting import until
 
 pytestmark = pytest.mark.broker
@@ -20,7 +20,7 @@ DEADLINE = 90.0
 USER = """
 import sys
 from pathlib import Path
-from cardinal.testing.shared_broker import shared_broker
+from cardinal_devkit.testing.shared_broker import shared_broker
 with shared_broker(Path(sys.argv[1])) as broker:
     print(broker.bootstrap, flush=True)
     sys.stdin.read()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal import apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import UnreachableError
 from cardinal.producer import Producer
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_ethereum import payload_from_rpc
 from cardinal_spark.rows import AppSpec
 from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from cardinal.embedded import EmbeddedKafka
-    from cardinal_connectors.dev.chain import Step
+    from cardinal_devkit.devchain.chain import Step
+    from cardinal_devkit.kafka import EmbeddedKafka
     from cardinal_spark.source.offsets import PlannedRow
 
 pytestmark = pytest.mark.broker

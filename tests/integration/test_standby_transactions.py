@@ -13,10 +13,10 @@ import pytest
 from kafka_streams import DEADLINE, a_block, child, everything_on, named, small_stream
 
 from cardinal.apps import Application
-from cardinal.embedded import EmbeddedKafka
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition
 from cardinal.transports import open_source
+from cardinal_devkit.kafka import EmbeddedKafka
 from waiting import until
 
 pytestmark = pytest.mark.broker

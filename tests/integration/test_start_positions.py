@@ -15,7 +15,7 @@ from cardinal.consumer import Consumer
 from cardinal.copying.recording import Recorder
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from pathlib import Path

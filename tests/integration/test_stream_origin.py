@@ -21,25 +21,25 @@ from msgspec import structs
 
 from blocks import DEADLINE
 from cardinal import Consumer, apps
-from cardinal.apps.evm import Chain, decode, frames, verify_payload
-from cardinal.apps.evm.application import ORIGIN, is_relative
-from cardinal.apps.evm.chains import CHAINS, Checkpoint
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.header import write_header
-from cardinal.apps.evm.rpc.structures import RpcHeader
 from cardinal.errors import CardinalError, NodeAnswerError, ReorgTooDeepError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.types import ORIGIN_HEADER
 from cardinal.protocols.streams.wire.codec import decode as decode_message
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.chain.blocks import BlockHeader
-from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
-from cardinal_connectors.ethereum.feed import NodeFeed
-from cardinal_connectors.ethereum.settings import FeedSettings, StartTotal
-from cardinal_connectors.ethereum.verify.total_difficulty import TotalDifficulties
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ethereum import Chain, decode, frames, verify_payload
+from cardinal_ethereum.chains import CHAINS, Checkpoint
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.chain.blocks import BlockHeader
+from cardinal_ethereum.feed.chain.recent_blocks import RecentBlocks
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.feed.settings import FeedSettings, StartTotal
+from cardinal_ethereum.feed.verify.total_difficulty import TotalDifficulties
+from cardinal_ethereum.from_rpc.header import write_header
+from cardinal_ethereum.from_rpc.structures import RpcHeader
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.weights import ORIGIN, is_relative
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams.payload import Payload

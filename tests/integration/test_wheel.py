@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,18 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PRODUCE = ("produce", "--producer-id", "a", "--from", "dev://?blocks=3&reorg-rate=0", "--to", "null://")
+LINE = """
+import sys
+from cardinal import Consumer, Producer
+from cardinal.apps import get
+from cardinal.apps.blob import Blob, payload
+app, hashes = get("blob", chain_id=7), [bytes([number + 1]) * 32 for number in range(4)]
+with Producer(sys.argv[1], app, producer_id="one") as producer:
+    for number in range(1, 4):
+        producer.add(payload(Blob(number, hashes[number], hashes[number - 1], {"key": b"value"}))).result()
+with Consumer(sys.argv[1], app, start=1, until="end") as consumer:
+    print(sum(len(update.added) for update in consumer), "blocks")
+"""
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +46,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (file,) = folder.glob("*.whl")
     zipfile.ZipFile(file).extractall(folder / "unpacked")
     return folder / "unpacked"
+
+
+def without(guest: str, wheel: Path, folder: Path) -> Path:
+    """The wheel with a guest's folder and entry points deleted, and with nothing else done about it."""
+    shutil.copytree(wheel, folder, ignore=shutil.ignore_patterns(guest))
+    (points,) = folder.glob("*.dist-info/entry_points.txt")
+    kept = [line for line in points.read_text().splitlines() if f"= {guest}" not in line]
+    points.write_text("\n".join(kept))
+    return folder
 
 
 def requirements(of: Distribution, extras: frozenset[str]) -> list[Requirement]:
@@ -115,3 +137,39 @@ def test_help_and_a_command_work_with_these_extras(
     status, text = run(variables | words)
     assert ("--listen" in text) == ("server" in extras)
     assert "error:" not in text
+
+
+@pytest.mark.parametrize(
+    ("guest", "commands"),
+    [
+        ("cardinal_ethereum", set()),
+        ("cardinal_ingest", {"cluster", "ingest"}),
+        ("cardinal_relay", {"serve"}),
+        ("cardinal_devkit", {"broker", "demo", "dev-node", "faults"}),
+        ("cardinal_spark", {"lake"}),
+    ],
+)
+def test_a_guest_is_removed_by_deleting_its_folder_and_its_entry_points(
+    wheel: Path, tmp_path: Path, guest: str, commands: set[str]
+) -> None:
+    (tmp_path / "seen").mkdir()
+    rest = environment(without(guest, wheel, tmp_path / "rest"), tmp_path / "seen", "evm", "abi", "server", "spark")
+    status, complete = run(environment(wheel, tmp_path), "--help")
+    assert status == 0, complete
+    status, printed = run(rest, "--help")
+    assert status == 0, printed
+    listed, all_listed = (set(re.findall(r"^  ([a-z-]+)  ", text, re.MULTILINE)) for text in (printed, complete))
+    assert all_listed - listed == commands
+    (tmp_path / "seen/line.py").write_text(LINE)
+    folder = f"file://{tmp_path}/stream"
+    done = subprocess.run(
+        [sys.executable, "-S", "line.py", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=rest,
+        cwd=tmp_path / "seen",
+    )
+    assert (done.returncode, done.stdout) == (0, "3 blocks\n"), done.stderr
+    status, printed = run(rest, "tail", folder, "--app", "blob", "--start", "1", "--exit-at-end")
+    assert (status, len(re.findall("0x[0-9a-f]{4}", printed))) == (0, 3), printed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from go_program import BROKER_RELEASE, Go, GoUnavailableError, kafka, program
 
-from cardinal.testing.pytest_plugin import BROKER_VARIABLE, DOCKER
+from cardinal_devkit.testing.pytest_plugin import BROKER_VARIABLE, DOCKER
 
 
 @pytest.fixture(scope="session")

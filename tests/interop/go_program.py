@@ -17,9 +17,9 @@ from threading import Thread
 from typing import IO, Any, Final
 
 from cardinal.apps import Application
-from cardinal.embedded import EmbeddedKafka
-from cardinal.embedded.jars import parse_lock
 from cardinal.protocols.streams import Payload
+from cardinal_devkit.kafka import EmbeddedKafka
+from cardinal_devkit.kafka.jars import parse_lock
 
 PROGRAM_VARIABLE: Final = "CARDINAL_INTEROP_GO"
 BROKER_RELEASE: Final = "3.9"

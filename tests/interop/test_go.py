@@ -20,7 +20,7 @@ from cardinal.consumer import Consumer
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Payload, SubBatch, decode, split
 from cardinal.protocols.streams.events import PingSeen
-from cardinal.testing.generator import SCHEMA, ChainGenerator, ChainMove, as_received
+from cardinal_devkit.testing.generator import SCHEMA, ChainGenerator, ChainMove, as_received
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
@@ -47,7 +47,7 @@ class Chain:
         return [payload for move in self.moves for payload in move.mined]
 
     def truth(self, *, of_go: bool = False) -> dict[bytes, Payload]:
-        """What a consumer delivers. The Go consumer loses empty values of Batches (specification, D2)."""
+        """What a consumer delivers. The Go consumer loses empty values of Batches (schemas/SPEC.md, D2)."""
         expected = {}
         for payload in self.mined:
             whole = as_received(payload)

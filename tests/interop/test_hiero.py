@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hiero import PROTO_VARIABLE, Messages, Publisher, block, folders, of_facts, of_files, publisher, written_blocks
 
-from cardinal.apps import get, items
+from cardinal.apps import get
 from cardinal.consumer import Consumer
 from cardinal.protocols.streams import Payload
+from cardinal_ingest import items
 from ingesting import node
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 DEADLINE = 60.0

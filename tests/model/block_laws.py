@@ -8,7 +8,7 @@ from cardinal.protocols.streams.events import Explanation
 from cardinal.protocols.streams.following.follower import Follower
 from cardinal.protocols.streams.payload import AnyPayload
 from cardinal.protocols.streams.types import Partition
-from cardinal.testing.generator import block_name
+from cardinal_devkit.testing.generator import block_name
 
 from .block_model import BlockModel, Model
 from .scenario import Scenario

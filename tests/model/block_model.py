@@ -9,7 +9,7 @@
 What it says is worked out anew from all messages of a block at every record; nothing is counted down. Only the message
 types and ``decode`` are the core's. The ordering half is :mod:`.chain_model`.
 
-Rules (specification, Consumers; DESIGN, The streams core):
+Rules (``schemas/SPEC.md``, section 6):
 
 1. Of the copies of one (block, key) seen before completion the one at the lowest position counts, one from a topic
    before one that was supplied.

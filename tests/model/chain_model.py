@@ -1,4 +1,4 @@
-"""A naive reference of ordering: which complete block has to be the head (DESIGN, Ordering and Start).
+"""A naive reference of ordering: which complete block has to be the head (``schemas/SPEC.md``, section 7).
 
 Rules:
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from cardinal.protocols.replication import Marker, Placed
+from cardinal_ingest.protocols.replication import Marker, Placed
 
 
 class FencedError(Exception):

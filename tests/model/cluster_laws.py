@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from cardinal.protocols.replication import Block, Header, Marker, Ref, State
+from cardinal_ingest.protocols.replication import Block, Header, Marker, Ref, State
 
 from .cluster_kafka import Kafka, Part, Seal
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cardinal.protocols.replication import (
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Checkpoint,
     Close,

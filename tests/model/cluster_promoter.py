@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cardinal.protocols.replication import Promotion, Run
+from cardinal_ingest.protocols.replication import Promotion, Run
 
 from .cluster_kafka import MARKERS, FencedError, NotInTransactionError, Part, Producer, Seal, Status, Written
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from cardinal.protocols.replication import Block
+from cardinal_ingest.protocols.replication import Block
 
 from .cluster_laws import Broken
 from .cluster_node import Disk

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from cardinal.protocols.replication import (
+from cardinal_ingest.protocols.replication import (
     KINDS,
     Acknowledged,
     Action,

@@ -1,4 +1,4 @@
-"""What has to hold after every step of a schedule, whatever happened (DESIGN §5, Laws; specification, Consumers).
+"""What has to hold after every step of a schedule, whatever happened (``schemas/SPEC.md``, sections 6 to 8).
 
 1. Updates: the numbers go on without a gap; what is removed is what was delivered; what is added stands on the head and
    is what the model makes of the same records; where nobody lied, and where a quorum decides, it is what was published.

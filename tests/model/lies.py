@@ -10,8 +10,8 @@ from typing import Final
 from cardinal.protocols.streams.types import Headers, Partition, Record, Routed
 from cardinal.protocols.streams.wire.codec import decode, encode
 from cardinal.protocols.streams.wire.messages import Batch, BatchMsg, SubBatchMsg, Update
-from cardinal.testing.generator import SCHEMA, TOPIC
 from cardinal.transports.partitioner import fnv1a_partition
+from cardinal_devkit.testing.generator import SCHEMA, TOPIC
 
 _FAR: Final = 20
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 
-from cardinal.protocols.mesh import (
+from cardinal_ingest.protocols.mesh import (
     Acceptor,
     Ack,
     Begun,

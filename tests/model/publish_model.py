@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from cardinal.protocols.publish import ArbiterSettings
+from cardinal_ingest.body import frame
+from cardinal_ingest.protocols.publish import ArbiterSettings
 
 from .publish_scenario import item
 
@@ -214,7 +215,7 @@ class NaiveArbiter:
             return
         copy = self.blocks[me["block"]]
         copy["items"] += items
-        size = sum(len(item(one)) for one in copy["items"])
+        size = len(frame([item(one) for one in copy["items"]]))
         if size > self.s.max_block_bytes or len(copy["items"]) > self.s.max_block_items:
             self.p4(conn)
             return

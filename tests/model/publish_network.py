@@ -3,9 +3,10 @@
     run_network(4711)         # None, or one line that can be repeated
 
 Honest publishers follow branches of one tree (one line without forks), each with a
-:class:`~cardinal.protocols.publish.PublisherSession` and two nodes; false ones send what they like. Streams are lost,
-nodes restart with what is durable, verifiers fail. Each step is a method, so that something else than a seed can choose
-them. The invariants are checked at every effect; at the end the faults stop, and all that is held gets acknowledged.
+:class:`~cardinal_ingest.protocols.publish.PublisherSession` and two nodes; false ones send what they like. Streams are
+lost, nodes restart with what is durable, verifiers fail. Each step is a method, so that something else than a seed can
+choose them. The invariants are checked at every effect; at the end the faults stop, and all that is held gets
+acknowledged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cardinal.protocols.publish import (
+from cardinal_ingest.protocols.publish import (
     NONE,
     Acknowledged,
     Acknowledgement,
@@ -110,7 +111,7 @@ class Publisher:
 
 
 class Network:
-    """The steps, and the invariants of facts section 8."""
+    """The steps, and the invariants of ``connectors/cardinal_ingest/docs/publish.md``, section 8."""
 
     def __init__(self, seed: int, *, forks: bool, publishers: int = 3, nodes: int = 2) -> None:
         self.random = random.Random(seed)

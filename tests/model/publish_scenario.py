@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cardinal.protocols.publish import (
+from cardinal_ingest.protocols.publish import (
     Acknowledged,
     Acknowledgement,
     Arbiter,

@@ -13,7 +13,7 @@ import random
 from collections import defaultdict
 from typing import Any, Final
 
-from cardinal.protocols.publish import ArbiterSettings, Start
+from cardinal_ingest.protocols.publish import ArbiterSettings, Start
 
 from .publish_model import NONE, Id, NaiveArbiter
 from .publish_scenario import Scenario, by_recipient, told

@@ -1,6 +1,6 @@
 """A naive reference of policy ``quorum:k``: what each producer said, and what enough of them did.
 
-Rules (DESIGN, quorum; :mod:`cardinal.protocols.streams.quorum.reassembler`):
+Rules (:mod:`cardinal.protocols.streams.quorum.reassembler`):
 
 1. Every producer of the list has copies of its own; they follow :mod:`.block_model` alone. Records of others,
    and of nobody, are nothing.

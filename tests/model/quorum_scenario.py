@@ -23,8 +23,8 @@ from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.types import PRODUCER_HEADER, Routed
 from cardinal.protocols.streams.wire.codec import decode, encode
 from cardinal.protocols.streams.wire.messages import Batch
-from cardinal.testing.faults import Faults, FaultSettings
-from cardinal.testing.generator import block_hash, block_name, block_number
+from cardinal_devkit.testing.faults import Faults, FaultSettings
+from cardinal_devkit.testing.generator import block_hash, block_name, block_number
 
 from .lies import Log, altered, other_batch, other_place
 

@@ -20,8 +20,8 @@ from cardinal.protocols.streams.following.settings import FollowerSettings, OnIn
 from cardinal.protocols.streams.ordering.finality import OnFinalityViolation
 from cardinal.protocols.streams.payload import Payload
 from cardinal.protocols.streams.types import Finality, Record, Routed
-from cardinal.testing.faults import Faults, FaultSettings
-from cardinal.testing.generator import SCHEMA, TOPIC, ChainGenerator, as_received
+from cardinal_devkit.testing.faults import Faults, FaultSettings
+from cardinal_devkit.testing.generator import SCHEMA, TOPIC, ChainGenerator, as_received
 
 from .block_model import ModelRules
 from .chain_model import ChainRules

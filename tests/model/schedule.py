@@ -5,7 +5,7 @@
 
 A schedule is a scenario (:mod:`.scenario`) and a sequence of steps: more of the topics can be read, records are read in
 any interleaving, the consumer is restarted from a cursor's text, a node supplies what the topics lost. After every step
-the laws of DESIGN §5 are checked (:mod:`.laws`). Each step is a method of :class:`Schedule`, so that something else
+the laws are checked (:mod:`.laws`). Each step is a method of :class:`Schedule`, so that something else
 than a seed can choose them too. In one of eight a quorum decides, and a minority of it lies (:mod:`.quorum_scenario`).
 
 The first line of a failure is enough: ``python -m tests.model --seeds 1 --first N``.

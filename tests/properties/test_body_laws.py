@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.apps.body import Published, body_pb2, frame, items_of, payload_of, unframe
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.payload import SubBatch
 from cardinal.protocols.streams.types import path_text
+from cardinal_ingest.body import Published, body_pb2, frame, items_of, payload_of, unframe
 
 hashes = st.binary(min_size=32, max_size=32)
 paths = st.binary(max_size=6).map(path_text)

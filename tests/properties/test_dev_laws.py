@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import chain_of, payload_from_rpc, verify, verify_payload
 from cardinal.protocols.streams import BlockRef, ChainUpdate, Completed, Orderer, Payload
-from cardinal.testing.forks import ForkSettings, HeadMove, PlannedBlock, fork_script
-from cardinal_connectors.dev import DevChain, DevFeed, DevSettings
-from cardinal_connectors.dev.chain import ChainStep
+from cardinal_devkit.devchain import DevChain, DevFeed, DevSettings
+from cardinal_devkit.devchain.chain import ChainStep
+from cardinal_devkit.testing.forks import ForkSettings, HeadMove, PlannedBlock, fork_script
+from cardinal_ethereum import chain_of, payload_from_rpc, verify, verify_payload
 from examples import examples
 
 scripts = st.builds(

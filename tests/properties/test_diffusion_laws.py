@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
-from cardinal.protocols.diffusion import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.diffusion import (
     Announcement,
     Client,
     Close,

@@ -7,10 +7,10 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import Account
-from cardinal.apps.evm.checks.trie import EMPTY_ROOT
-from cardinal.apps.evm.model.account import NO_CODE
 from cardinal.errors import ApplicationError
+from cardinal_ethereum import Account
+from cardinal_ethereum.checks.trie import EMPTY_ROOT
+from cardinal_ethereum.model.account import NO_CODE
 
 HASHES = st.binary(min_size=32, max_size=32)
 ACCOUNTS = st.builds(

@@ -9,10 +9,12 @@ from coincurve import PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode, frames
-from cardinal.apps.evm.chains import family_of
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.block import (
+from cardinal.errors import ApplicationError
+from cardinal.protocols.streams.payload import PathMap, Payload
+from cardinal_ethereum import decode, frames
+from cardinal_ethereum.chains import family_of
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.block import (
     AccessEntry,
     AuthoritySeal,
     Authorization,
@@ -25,9 +27,7 @@ from cardinal.apps.evm.model.block import (
     Transaction,
     Withdrawal,
 )
-from cardinal.apps.evm.model.transaction_decoder import decode_transaction
-from cardinal.errors import ApplicationError
-from cardinal.protocols.streams.payload import PathMap, Payload
+from cardinal_ethereum.model.transaction_decoder import decode_transaction
 from examples import examples
 
 HASH = bytes(range(32))

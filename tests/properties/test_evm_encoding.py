@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode, payload_from_rpc, rlp, verify
-from cardinal.apps.evm.checks.trie import EMPTY_ROOT, keyed_root, ordered_root
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.receipts import encode_log, encode_receipt, logs_bloom
-from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, CardinalError, IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import decode, payload_from_rpc, rlp, verify
+from cardinal_ethereum.checks.trie import EMPTY_ROOT, keyed_root, ordered_root
+from cardinal_ethereum.from_rpc.receipts import encode_log, encode_receipt, logs_bloom
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.keccak import keccak
 from tries import Grown
 
 items = st.recursive(st.binary(max_size=70), lambda inner: st.lists(inner, max_size=5), max_leaves=60)

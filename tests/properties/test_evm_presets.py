@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.chains import CHAINS, Chain
-from cardinal.apps.evm.rpc.payload import payload_of
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams import Completed, Finality, Payload, Reassembler, Record, split
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
+from cardinal_ethereum.from_rpc.payload import payload_of
 from evm_blocks import Json, data, text
 from evm_extra_fields import parts, with_more
 from evm_generated import Shown, blocks, leaves

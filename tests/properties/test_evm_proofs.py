@@ -7,10 +7,10 @@ import sha3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import rlp
-from cardinal.apps.evm.checks.proofs import UnknownChangeError, changes, nodes_by_hash
-from cardinal.apps.evm.checks.trie import EMPTY_ROOT
 from cardinal.errors import ApplicationError
+from cardinal_ethereum import rlp
+from cardinal_ethereum.checks.proofs import UnknownChangeError, changes, nodes_by_hash
+from cardinal_ethereum.checks.trie import EMPTY_ROOT
 from examples import examples
 from tries import Grown
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.body import items_of, payload_of
-from cardinal.apps.evm import payload_from_rpc, rlp, verify_payload
-from cardinal.apps.evm.chains import CHAINS, Chain
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Finality, Payload
+from cardinal_ethereum import payload_from_rpc, rlp, verify_payload
+from cardinal_ethereum.chains import CHAINS, Chain
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.state import StateDelta
+from cardinal_ingest.body import items_of, payload_of
 from evm_generated import Shown, blocks
 from examples import examples, few
 from recorded_blocks import RecordedBlock, cases, mainnet, real, recordings

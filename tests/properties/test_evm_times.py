@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal.apps.evm import Abi, decoded_frames, frames, rlp
-from cardinal.apps.evm.times import header_time, microseconds
 from cardinal.cli.blocks import clock, facts_of
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import Abi, decoded_frames, frames, rlp
+from cardinal_ethereum.times import header_time, microseconds
 from cardinal_spark.rows import AppSpec
 from cardinal_spark.source.tables import block_time as spark_time
 

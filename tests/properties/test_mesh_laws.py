@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
-from cardinal.protocols import cbor
-from cardinal.protocols.mesh import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols import cbor
+from cardinal_ingest.protocols.mesh import (
     OVERHEAD,
     Acceptor,
     Ack,

@@ -16,7 +16,7 @@ from cardinal.protocols.streams import ChainUpdate, Divergence, Event, Follower,
 from cardinal.protocols.streams.following.follower import Step
 from cardinal.protocols.streams.quorum.reassembler import QuorumReassembler
 from cardinal.protocols.streams.types import PRODUCER_HEADER
-from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received
+from cardinal_devkit.testing.generator import SCHEMA, ChainGenerator, as_received
 from examples import examples
 from model.__main__ import main
 from model.block_model import ModelRules

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from cardinal.errors import EncodeError, RemoteProtocolError
-from cardinal.protocols.publish import (
+from cardinal_ingest.body import frame
+from cardinal_ingest.protocols.publish import (
     NONE,
     Acknowledgement,
     ArbiterSettings,
@@ -169,7 +170,7 @@ def test_a_set_is_a_header_then_content_then_proofs(items: list[bytes]) -> None:
     found = read_set(items)
     assert (found is not None) is allowed
     if found is not None:
-        assert found.size == sum(map(len, items))
+        assert found.size == len(frame(items))
         assert (found.proven, found.content) == (kinds.endswith("P"), "O" in kinds)
 
 
@@ -222,8 +223,8 @@ def test_the_model_has_the_output_of_the_scenario(case: Case) -> None:
 
 
 def test_a_faulty_arbiter_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Line.holds", lambda *_: True)
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Line.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Tree.holds", lambda *_: True)
     assert [difference for seed in range(40) if (difference := run_inputs(seed))]
 
 
@@ -234,7 +235,7 @@ def test_equal_seeds_choose_equal_inputs() -> None:
 
 
 def test_the_command_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.protocols.publish.blocks.Tree.holds", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.publish.blocks.Tree.holds", lambda *_: True)
     result = CliRunner().invoke(main, ["--publish", "--seeds", "20"])
     assert result.exit_code == 1
     assert "publish seed " in result.output

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ViolationError
-from cardinal.protocols.replication import (
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols.replication import (
     KINDS,
     Answer,
     Applied,
@@ -41,7 +41,7 @@ from cardinal.protocols.replication import (
     encode,
     seal_header,
 )
-from cardinal.protocols.replication.pool import Pool
+from cardinal_ingest.protocols.replication.pool import Pool
 from examples import examples
 from model.__main__ import main
 from model.cluster_laws import Broken
@@ -270,7 +270,7 @@ def test_no_producer_is_used_after_an_abort(monkeypatch: pytest.MonkeyPatch, *, 
 
 def test_timers_double(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> None:
     if removed:
-        monkeypatch.setattr("cardinal.protocols.replication.turns.doubled", lambda wait, *_: wait)
+        monkeypatch.setattr("cardinal_ingest.protocols.replication.leader_schedule.doubled", lambda wait, *_: wait)
     found = broken_by(lambda seed: slow_links(seed, 300.0), range(4))
     assert bool(found) is removed
 
@@ -296,12 +296,12 @@ def test_no_block_twice(monkeypatch: pytest.MonkeyPatch, *, removed: bool) -> No
 
 def test_a_faulty_quorum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the members are no quorum: those of even n do not intersect."""
-    monkeypatch.setattr("cardinal.protocols.replication.observers.Observers.majority", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.replication.observers.Observers.majority", lambda *_: True)
     assert any("acknowledged on" in line for line in broken_by(run_seed, range(12)))
 
 
 def test_the_command_names_what_broke(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cardinal.protocols.replication.observers.Observers.majority", lambda *_: True)
+    monkeypatch.setattr("cardinal_ingest.protocols.replication.observers.Observers.majority", lambda *_: True)
     result = CliRunner().invoke(main, ["--cluster", "--seeds", "12"])
     assert result.exit_code == 1
     assert "cluster seed " in result.output

@@ -1,4 +1,4 @@
-"""Schedules of a simulated cluster, one per name in the fact sheet of replication, section 12."""
+"""Schedules of a simulated cluster, by name in connectors/cardinal_ingest/docs/replication.md, section 12."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.errors import ClaimLogDivergedError
-from cardinal.protocols.replication import (
+from cardinal_ingest.errors import ClaimLogDivergedError
+from cardinal_ingest.protocols.replication import (
     Acknowledged,
     Action,
     Append,

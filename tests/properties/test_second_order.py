@@ -1,4 +1,4 @@
-"""Cases on which mature peers failed, each on the streams core as a consumer drives it (facts, features)."""
+"""Cases on which mature peers failed, each on the streams core as a consumer drives it."""
 
 from __future__ import annotations
 

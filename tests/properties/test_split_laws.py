@@ -36,7 +36,7 @@ from cardinal.protocols.streams import (
 from cardinal.protocols.streams.publishing.splitter import name_sub_batch
 from cardinal.protocols.streams.publishing.topic_schema import Router, Unsure
 from cardinal.protocols.streams.types import NO_ID, path_expression
-from cardinal.testing.generator import SCHEMA
+from cardinal_devkit.testing.generator import SCHEMA
 from streams import chain, h
 
 PLAIN = {"b/[0-9a-z]+/t/": "tx", "b/[0-9a-z]+/l/": "logs", "b/[0-9a-z]+/h": "heads", "s/": "state", "n": "notes"}

@@ -11,15 +11,15 @@ import pytest
 
 from cardinal.consumer import Consumer
 from cardinal.producer import Producer
-from cardinal.testing.generator import ChainGenerator
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.generator import ChainGenerator
+from cardinal_devkit.testing.memory import MemoryBroker
 from examples import few
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cardinal.protocols.streams import BlockRef, ChainUpdate
-    from cardinal.testing.generator import ChainMove
+    from cardinal_devkit.testing.generator import ChainMove
 
 IDLE_SECONDS = 0.4
 ATTEMPTS = 50

@@ -1,4 +1,4 @@
-"""The laws of DESIGN §5, over random chains, interleavings, copies and crashes."""
+"""The laws of ``schemas/SPEC.md``, sections 6 to 8, over random chains, interleavings, copies and crashes."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from cardinal.protocols.streams import (
     decode,
 )
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER
-from cardinal.testing.faults import Faults, FaultSettings, TopicLog
-from cardinal.testing.generator import SCHEMA, ChainGenerator, as_received, block_hash, block_name, block_number
+from cardinal_devkit.testing.faults import Faults, FaultSettings, TopicLog
+from cardinal_devkit.testing.generator import SCHEMA, ChainGenerator, as_received, block_hash, block_name, block_number
 from examples import examples
 
 seeds = st.integers(0, 1 << 32)
@@ -212,7 +212,7 @@ def test_invalid_input_is_refused() -> None:
 @pytest.mark.process
 def test_the_kit_needs_no_test_framework() -> None:
     code = (
-        "import sys, cardinal.testing.generator, cardinal.testing.faults\n"
+        "import sys, cardinal_devkit.testing.generator, cardinal_devkit.testing.faults\n"
         "sys.exit(any(name in sys.modules for name in ('pytest', 'hypothesis', 'confluent_kafka')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

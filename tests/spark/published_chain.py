@@ -6,9 +6,9 @@ import secrets
 from typing import TYPE_CHECKING
 
 from cardinal import apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.producer import Producer
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_ethereum import payload_from_rpc
 
 if TYPE_CHECKING:
     from cardinal.protocols.streams import Payload

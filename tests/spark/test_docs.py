@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from published_chain import PublishedChain
 
-from cardinal.embedded import EmbeddedKafka
+from cardinal_devkit.kafka import EmbeddedKafka
 from pages import ROOT, SHELL, code_blocks, run_block, section, with_ports
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.reader import read_schema
 from cardinal_spark.lake.stream import LedgerReader

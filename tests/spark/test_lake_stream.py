@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from cardinal.apps.evm import frames
+from cardinal_ethereum import frames
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import failure

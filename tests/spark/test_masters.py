@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pytest
 from published_chain import PublishedChain
 
-from cardinal.embedded.java import java_home_for_spark
 from cardinal_spark import job
+from cardinal_spark.java import java_home_for_spark
 from cardinal_spark.lake import read
 
 if TYPE_CHECKING:
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(1000)]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cardinal.embedded.state import free_port, is_free
+from cardinal_devkit.kafka.state import free_port, is_free
 from pages import ROOT, SCRIPTS, environment
 
 if TYPE_CHECKING:

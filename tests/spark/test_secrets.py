@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from published_chain import PublishedChain
 
-from cardinal.embedded import EmbeddedKafka, Security
+from cardinal_devkit.kafka import EmbeddedKafka, Security
 from cardinal_spark.lake import read
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from published_chain import PublishedChain
 from pyspark.errors import AnalysisException, PySparkException
 
-from cardinal.apps.evm import Abi, decoded_frames
+from cardinal_ethereum import Abi, decoded_frames
 from cardinal_spark.lake import read
 from cardinal_spark.metrics import LakeMetrics
 from cardinal_spark.pipeline import PipelineJob, batches, start
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from cardinal import apps
-from cardinal.apps.evm import frames, payload_from_rpc
 from cardinal.errors import ConfigurationError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Payload, SubBatch
 from cardinal.transports.written import Written
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_ethereum import frames, payload_from_rpc
 from cardinal_spark.source.options import SourceOptions, StreamSpec
 from cardinal_spark.source.planner import Limit, Planner
 from cardinal_spark.source.reader import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cardinal.apps import Application
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = pytest.mark.broker
 

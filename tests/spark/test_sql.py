@@ -10,8 +10,9 @@ import pytest
 from published_chain import PublishedChain
 from pyspark.errors import PySparkException
 
-from cardinal.errors import ConfigurationError, LakeError, UnreachableError
+from cardinal.errors import ConfigurationError, UnreachableError
 from cardinal_spark import views
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.location import LakeLocation
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from cardinal.embedded import EmbeddedKafka
+    from cardinal_devkit.kafka import EmbeddedKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 

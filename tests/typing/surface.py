@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import assert_type
 
 import cardinal
+import cardinal_ethereum as evm
 from cardinal import apps
-from cardinal.apps import evm
-from cardinal.testing import ChainGenerator, MemoryBroker
+from cardinal_devkit import ChainGenerator, MemoryBroker
 
 
 def reads(url: str) -> None:

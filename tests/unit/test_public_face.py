@@ -19,7 +19,7 @@ from cardinal.consumer import Consumer, ConsumerOptions
 from cardinal.consuming.options import ConsumerKeywords
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.events import Event
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def broker() -> Iterator[MemoryBroker]:
 # --- names ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("package", ["cardinal", "cardinal.apps.evm", "cardinal.testing"])
+@pytest.mark.parametrize("package", ["cardinal", "cardinal_ethereum", "cardinal_devkit"])
 def test_completion_offers_the_public_names_and_nothing_else(package: str) -> None:
     module = importlib.import_module(package)
     assert dir(module) == sorted(module.__all__)

@@ -14,7 +14,14 @@ from click.testing import CliRunner
 
 from cardinal import Consumer, apps
 from cardinal.cli.main import cardinal
-from cardinal.protocols.replication import (
+from cardinal.protocols.streams import Cursor
+from cardinal_ingest.body_exchange.objects import Objects
+from cardinal_ingest.cluster.config import load_cluster
+from cardinal_ingest.cluster.first_state import MAX_BLOCKS
+from cardinal_ingest.cluster.keys import verify
+from cardinal_ingest.cluster.rows import ReplicaRows
+from cardinal_ingest.node.store import BodyStore
+from cardinal_ingest.protocols.replication import (
     ClaimLog,
     Marker,
     Position,
@@ -24,14 +31,7 @@ from cardinal.protocols.replication import (
     Rules,
     decode_marker,
 )
-from cardinal.protocols.replication.claims import Applied, Opened
-from cardinal.protocols.streams import Cursor
-from cardinal.server.ingest.cluster.config import load_cluster
-from cardinal.server.ingest.cluster.first_state import MAX_BLOCKS
-from cardinal.server.ingest.cluster.keys import verify
-from cardinal.server.ingest.cluster.rows import ReplicaRows
-from cardinal.server.ingest.peers.objects import Objects
-from cardinal.server.ingest.store import BodyStore
+from cardinal_ingest.protocols.replication.claims import Applied, Opened
 
 FORMATS = Path(__file__).parents[1] / "data/formats"
 SETS = sorted(path for path in FORMATS.iterdir() if path.is_dir())

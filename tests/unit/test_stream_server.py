@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import socket
+import ssl
 import warnings
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from cardinal._stream_server import StreamServer
 from cardinal.config.listening import refusal
+from certificates import Authority
 from looping import on_loop
 from waiting import until_async
 
@@ -97,6 +99,55 @@ async def test_a_failed_task_is_reported_and_its_connection_closed() -> None:
         assert await ended(peer)
     await until_async(lambda: reported)
     assert isinstance(reported[0]["exception"], ValueError)
+    await server.close()
+
+
+@on_loop
+async def test_connections_beyond_the_limit_are_refused_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    server = StreamServer(echo, most=3, most_of_address=2)
+    await server.start(HOST, 0)
+    with closing(connected(server.port)) as one, closing(connected(server.port)):
+        await until_async(lambda: [peer.is_new for peer in server._connections.values()] == [False, False])
+        for _ in range(2):
+            with closing(connected(server.port)) as far:
+                assert await ended(far)
+        text = "a connection of 127.0.0.1 is refused: 2 are open, 2 of them its own"
+        assert caplog.text.count(text) == 1, "one line in ten seconds"
+        one.close()
+        await until_async(lambda: len(server._connections) == 1)
+        reader, writer = await asyncio.open_connection(HOST, server.port)
+        writer.write(b"3a")
+        assert await reader.readexactly(2) == b"3a"
+        writer.close()
+        await writer.wait_closed()
+    await server.close()
+
+
+@on_loop
+async def test_a_handshake_that_does_not_end_makes_room_for_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    leaf = authority.sign("node", hosts=[HOST])
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(leaf.certificate, leaf.key)
+    server = StreamServer(echo, tls=tls, handshake_seconds=60, most=2)
+    server._reports = lambda: True  # type: ignore[method-assign]
+    await server.start(HOST, 0)
+    with closing(connected(server.port)) as idle, closing(connected(server.port)) as later:
+        await until_async(lambda: len(server._connections) == 2)
+        trusted = ssl.create_default_context(cafile=str(authority.certificate))
+        reader, writer = await asyncio.open_connection(HOST, server.port, ssl=trusted)
+        writer.write(b"3a")
+        assert await reader.readexactly(2) == b"3a"
+        assert await ended(idle), "the oldest"
+        assert later.fileno() >= 0
+        plain = await asyncio.open_connection(HOST, server.port)
+        plain[1].write(b"GET / HTTP/1.1\r\n\r\n")
+        await until_async(lambda: "the TLS handshake of 127.0.0.1 failed: http request" in caplog.text)
+        plain[1].close()
+        writer.close()
+        await writer.wait_closed()
     await server.close()
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 import pytest
 
 import cardinal
+import cardinal_ethereum
 from blocks import block, hash_of
 from cardinal import apps, consuming
 from cardinal.protocols import streams
@@ -88,7 +89,7 @@ def test_an_update_of_many_blocks_names_the_first_and_the_last() -> None:
 
 def public_values() -> Iterator[type]:
     """Dataclasses and named tuples with bytes that a user of streams and applications may meet."""
-    for package in (streams, apps, consuming):
+    for package in (streams, apps, cardinal_ethereum, consuming):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for name, kind in vars(importlib.import_module(module.name)).items():
                 if inspect.isclass(kind) and kind.__module__ == module.name and not name.startswith("_"):
@@ -98,8 +99,8 @@ def public_values() -> Iterator[type]:
 
 
 INTERNAL = {
-    "BlockRows", "CursorSnapshot", "Decision", "EncodedBlock", "FollowerSettings", "Found", "Node", "OpenBlock",
-    "OrderingSettings", "Vote",
+    "BlockRows", "CursorSnapshot", "Decision", "EncodedBlock", "Fetched", "FollowerSettings", "Found", "GenesisAccount",
+    "KnownTotal", "LearnedTotals", "Node", "OpenBlock", "OrderingSettings", "StartTotal", "Vote",
 }  # fmt: skip
 """Values that no interface of ours returns."""
 

@@ -14,11 +14,11 @@ from cardinal._stream_server import StreamServer
 from cardinal._tls_probe import GRPC, HTTP, speaks_other
 from cardinal.config.url import Endpoint
 from cardinal.errors import RefusedError
-from cardinal.publishing.nodes import IngestNodes
 from cardinal.transports import parse_url
-from cardinal_connectors.ethereum.rpc.client import RpcClient
-from cardinal_connectors.ethereum.rpc.faults import NoNodeError
-from cardinal_connectors.ethereum.settings import RpcSettings
+from cardinal_ethereum.feed.rpc.client import RpcClient
+from cardinal_ethereum.feed.rpc.faults import NoNodeError
+from cardinal_ethereum.feed.settings import RpcSettings
+from cardinal_ingest.publisher.nodes import IngestNodes
 from certificates import Authority
 
 HOST = "127.0.0.1"

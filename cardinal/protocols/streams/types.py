@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from cardinal.texts import Readable, named_text
 
 HASH_SIZE = 32
-"""Bytes in a block hash, a sub batch id and a producer id (specification, Message Payloads)."""
+"""Bytes in a block hash, a sub batch id and a producer id (``schemas/SPEC.md``, section 1)."""
 
 NO_ID = bytes(HASH_SIZE)
 """Thirty-two zero bytes: "no sub batch" in an update."""

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from cardinal.errors import CardinalError, FeedError, StoreError
+from cardinal.errors import CardinalError
 from cardinal.server.log_fields import SENTENCE
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ class Conditions:
             except CardinalError as error:
                 if not error.retriable or self._clock() >= self._deadline:
                     raise
-                named = {FeedError: "node", StoreError: "disk"}.items()
-                name = next((name for kind, name in named if isinstance(error, kind)), peer)
+                name = error.peer or peer
                 self.update({name: Condition(f"{error}; the service waits", f"the {name} answers")})
             else:
                 self.update({})

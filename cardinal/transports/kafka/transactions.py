@@ -10,7 +10,7 @@ Rules:
    (an overdue one is left to the broker, which aborts it), and the call and all later ones fail. librdkafka lacks
    KIP-890 (its issue 5423): a request to end a transaction that a broken connection left somewhere may arrive later,
    and then ends the next transaction of the same producer epoch. A new client takes the transactional id with the next
-   epoch, in which that request is refused. Unclean is (facts/replication.md, RD9): a message that was not acknowledged;
+   epoch, in which that request is refused. Unclean is: a message that was not acknowledged;
    a commit that was not answered within ``transaction.timeout.ms``, which may have taken place or not; a connection
    that was lost since the transaction began, though its commit was reported and its call ends well.
 4. The error is a :class:`~cardinal.errors.ClientStoppedError`: a new producer sends again. Where a second producer with

@@ -13,7 +13,7 @@ from cardinal.config.url import parse_node_url
 from cardinal.errors import ConfigurationError, WrongChainError
 from cardinal.feeds import BlockFeed
 from cardinal.protocols.streams import BlockRef
-from cardinal.testing.feeds import LAWS, FeedRoom
+from cardinal_devkit.testing.feeds import LAWS, FeedRoom
 
 
 class Room:

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.options import number
 from cardinal_spark.rows import ADDED, TIMESTAMP
 
@@ -28,7 +29,26 @@ from .tables import BUCKET_SIZE, CANONICAL, CANONICAL_SCHEMA, EVENTS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .query import Snapshot
+    from .location import LakeLocation
+    from .state import LakeState
+
+
+class Ledger(Protocol):
+    """The tables of a lake at one commit."""
+
+    @property
+    def location(self) -> LakeLocation:
+        """The place of the lake."""
+
+    @property
+    def state(self) -> LakeState:
+        """Its state at that commit."""
+
+    def dataset(self, table: str) -> pads.Dataset:
+        """A table, limited to the state's seq."""
+
+    def files(self, table: str) -> pads.FileSystemDataset:
+        """A table with all rows of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +93,7 @@ class AsOf:
 NOW: Final = AsOf()
 
 
-def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:
+def last_seq(snapshot: Ledger, as_of: AsOf) -> int:
     """The ledger's last row in that state.
 
     Raises:
@@ -109,7 +129,7 @@ def last_seq(snapshot: Snapshot, as_of: AsOf) -> int:
     return int(seq)
 
 
-def chain_at(snapshot: Snapshot, seq: int) -> pa.Table:
+def chain_at(snapshot: Ledger, seq: int) -> pa.Table:
     """The chain after a row of the ledger, with the columns of ``canonical``."""
     within = pads.field("seq") <= seq
     rows = snapshot.files(EVENTS).to_table(columns=["seq", "change", "number", "hash"], filter=within)

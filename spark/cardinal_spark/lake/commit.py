@@ -11,7 +11,7 @@ Rules that make a batch arrive exactly once, with a kill at any point:
    running sees that, or its transaction is refused: delta-rs refuses a second one of one application id from the same
    version. If ``canonical`` changed since a task began, a second driver is running: nothing is committed.
 
-Rules 8, 9, 10 and 12 of the Spark facts. It never deletes a row that ``canonical`` has named.
+``spark/cardinal_spark/docs/spark.md``, rules 8, 9, 10 and 12. It never deletes a row that ``canonical`` has named.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow.dataset as pads
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.rows import AppSpec
 
 from .decode import NONE, TaskResult

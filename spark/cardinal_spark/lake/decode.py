@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from cardinal.errors import LakeError
 from cardinal.protocols.streams.types import path_bytes
+from cardinal_spark.errors import LakeError
 from cardinal_spark.rows import ADDED, RAW_ARROW, AppSpec, RawRow, raw_rows, raw_updates, row_payload
 
 from .ledger import EventRow

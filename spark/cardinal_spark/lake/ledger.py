@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from cardinal.errors import LakeDivergedError, LakeError
 from cardinal.protocols.streams.types import BlockRef
+from cardinal_spark.errors import LakeDivergedError, LakeError
 from cardinal_spark.rows import ADDED, TIMESTAMP
 
 from .tables import CANONICAL_SCHEMA, EVENTS_SCHEMA, bucket

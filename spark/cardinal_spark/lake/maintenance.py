@@ -32,8 +32,9 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import CommitFailedError
 
 from cardinal.apps.base import REORG_THRESHOLD
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
 from cardinal.texts import Count
+from cardinal_spark.errors import LakeError
 from cardinal_spark.rows import AppSpec
 
 from .location import LakeLocation, mapped
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from .tables import LakeSettings
 
 MIN_FILES: Final = 64
-"""Number of small files at which a table is compacted (spark facts, rule 13)."""
+"""Number of small files at which a table is compacted (``spark/cardinal_spark/docs/spark.md``, rule 13)."""
 
 _SORT_BYTES: Final = 1 << 30
 """Memory of a sort before it spills to temporary files. Without a bound it takes twice the size of the table's files

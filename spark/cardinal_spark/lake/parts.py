@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 TARGET_BYTES: Final = 128 << 20
-"""Size at which a file is closed and the next begun (spark facts, rule 13)."""
+"""Size at which a file is closed and the next begun (``spark/cardinal_spark/docs/spark.md``, rule 13)."""
 
 Bound: TypeAlias = int | str
 

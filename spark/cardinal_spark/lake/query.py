@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.types import BlockRef
+from cardinal_spark.errors import LakeError
 
 from .as_of import NOW, AsOf, chain_at, last_seq
 from .ledger import FIRST_SEQ, EventRow, chain_before, event_rows

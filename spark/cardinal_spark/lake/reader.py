@@ -20,7 +20,8 @@ import pyarrow.dataset as pads
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.options import number, parse_options, parts
 
 from .as_of import NOW, AsOf

@@ -12,7 +12,8 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 
 from .catalog import current_rows
 from .functions import duckdb_macros

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from deltalake import CommitProperties, Transaction
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 
 from .tables import CANONICAL, app_id
 

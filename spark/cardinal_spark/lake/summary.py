@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from cardinal.errors import LakeError
+from cardinal_spark.errors import LakeError
 
 from .location import mapped
 from .tables import CANONICAL, CURRENT, EVENTS

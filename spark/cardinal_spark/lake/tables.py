@@ -13,7 +13,8 @@ Rules:
 
 1. ``_seq`` of a typed or payload row is the seq at which its block was added. A block that leaves and rejoins is
    rewritten under its new seq, and ``canonical`` names the seq that counts, so that canonical ⋈ table on
-   (hash, seq) holds every (hash, key) once and readers need no duplicate elimination (spark facts, rules 9 and 13).
+   (hash, seq) holds every (hash, key) once and readers need no duplicate elimination
+   (``spark/cardinal_spark/docs/spark.md``, rule 13).
 2. ``events`` is dense in seq within its lineage. A removed row repeats the block's columns.
 3. Schemas change by new nullable columns only. The type of 256-bit values is fixed when the lake is created.
 4. ``path`` is text; a path that is not UTF-8 is stored in ``raw_path`` instead, so that nothing is lost.
@@ -42,7 +43,7 @@ CURRENT: Final = "current_"
 """Prefix of the views that follow the chain: canonical joined with a table."""
 
 BUCKET_SIZE: Final = 10_000
-"""Heights per partition of ``canonical`` (spark facts, rule 12)."""
+"""Heights per partition of ``canonical`` (``spark/cardinal_spark/docs/spark.md``, rule 12)."""
 
 KEYS: Final = pa.schema(
     [

@@ -37,7 +37,7 @@ def typed_schemas(app: AppSpec, settings: LakeSettings) -> dict[str, pa.Schema]:
     """The application's typed tables, key columns first. Empty for an application without any."""
     if app.name != _EVM:
         return {}
-    from cardinal.apps.evm.tables import schemas  # noqa: PLC0415 - the extra of one application
+    from cardinal_ethereum.tables import schemas  # noqa: PLC0415 - the extra of one application
 
     return {
         name: pa.schema(
@@ -61,7 +61,7 @@ def typed_rows(
     """
     if app.name != _EVM:
         return {}
-    from cardinal.apps.evm import frames  # noqa: PLC0415 - the extra of one application
+    from cardinal_ethereum import frames  # noqa: PLC0415 - the extra of one application
 
     found = frames(payloads, integers=settings.integers, senders=settings.senders)  # type: ignore[arg-type] # checked by the options
     hashes = pa.array([f"0x{payload.hash.hex()}" for payload in payloads], pa.string())

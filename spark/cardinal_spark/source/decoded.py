@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
-from cardinal.apps.evm import Abi
 from cardinal.errors import ConfigurationError
+from cardinal_ethereum import Abi
 
 
 @lru_cache(maxsize=4)

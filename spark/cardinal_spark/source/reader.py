@@ -1,6 +1,6 @@
 """Spark's interfaces around the driver, the tasks and the tables.
 
-Rules (spark facts, section 1):
+Rules (``spark/cardinal_spark/docs/spark.md``, section 1):
 
 1. A reader is pickled and recreated in several processes: its constructor opens no connection.
 2. After a restart ``partitions`` may be the first call. ``commit`` comes late or never, ``stop`` never: nothing depends

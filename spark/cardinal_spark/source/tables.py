@@ -91,10 +91,10 @@ def arrow_schema(table: str, integers: str) -> pa.Schema:
 def _columns(table: str, integers: str) -> pa.Schema:
     """The application's columns of a table."""
     if table == DECODED_LOGS:
-        from cardinal.apps.evm.tables.decoded import SCHEMAS  # noqa: PLC0415 - the extra of one application
+        from cardinal_ethereum.tables.decoded import SCHEMAS  # noqa: PLC0415 - the extra of one application
 
         return SCHEMAS[table]
-    from cardinal.apps.evm.tables import schemas  # noqa: PLC0415 - the same
+    from cardinal_ethereum.tables import schemas  # noqa: PLC0415 - the same
 
     return schemas.schema(table, integers)
 
@@ -190,12 +190,12 @@ def _typed(payloads: Sequence[Payload], keys: pa.RecordBatch, settings: TableSet
 def _found(payloads: Sequence[Payload], settings: TableSettings) -> pa.Table:
     """The application's rows of some blocks."""
     if settings.table == DECODED_LOGS:
-        from cardinal.apps.evm import decoded_frames  # noqa: PLC0415 - the extra of one application
+        from cardinal_ethereum import decoded_frames  # noqa: PLC0415 - the extra of one application
 
         from .decoded import abi_of  # noqa: PLC0415 - the same
 
         return decoded_frames(payloads, abi_of(settings.abi), tables=[settings.table])[settings.table]
-    from cardinal.apps.evm import frames  # noqa: PLC0415 - the same
+    from cardinal_ethereum import frames  # noqa: PLC0415 - the same
 
     made = frames(payloads, integers=settings.integers, tables=[settings.table], senders=settings.senders)  # type: ignore[arg-type] # checked by the options
     return made[settings.table]
@@ -212,6 +212,6 @@ def block_time(app: AppSpec, payload: Payload) -> int | None:
     value = None if path is None else payload.updates.get(path)
     if value is None:
         return None
-    from cardinal.apps.evm.times import header_time  # noqa: PLC0415 - of one application
+    from cardinal_ethereum.times import header_time  # noqa: PLC0415 - of one application
 
     return header_time(value)

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from cardinal.embedded import EmbeddedCluster, EmbeddedKafka, free_port
-from cardinal.testing.proxy import TcpProxy
+from cardinal_devkit.kafka import EmbeddedCluster, EmbeddedKafka, free_port
+from cardinal_devkit.testing.proxy import TcpProxy
 
 from .process import ScenarioError
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cardinal.protocols.streams.payload import Payload
-from cardinal.testing.generator import as_received
+from cardinal_devkit.testing.generator import as_received
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

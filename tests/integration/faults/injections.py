@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from cardinal.protocols.streams.cursor import Cursor
-from cardinal.testing.proxy import Link
+from cardinal_devkit.testing.proxy import Link
 
 from . import clock, store, work
 from .environments import ClusterEnvironment, Environment, FileEnvironment, ProxyEnvironment, TransactionEnvironment

@@ -29,7 +29,7 @@ from cardinal.consuming.options import ConsumerOptions
 from cardinal.errors import CardinalError, ClientStoppedError, DeliveryError, UnreachableError
 from cardinal.producer import Producer
 from cardinal.protocols.streams.events import Divergence, Quarantined, Rejected, Surplus
-from cardinal.testing.generator import ChainGenerator
+from cardinal_devkit.testing.generator import ChainGenerator
 
 from . import store
 from .history import Ledger

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode
-from cardinal.apps.evm.abi.decoder import Abi, Decoded, TopicHash, Undecoded
-from cardinal.apps.evm.abi.signatures import from_text
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.block import Block, Log, Transaction
-from cardinal.apps.evm.tables.decoded import SCHEMAS, decoded_frames
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import decode
+from cardinal_ethereum.abi.decoder import Abi, Decoded, TopicHash, Undecoded
+from cardinal_ethereum.abi.signatures import from_text
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.block import Block, Log, Transaction
+from cardinal_ethereum.tables.decoded import SCHEMAS, decoded_frames
 from examples import examples
 from recorded_blocks import RecordedBlock, cases, mainnet, own, real
 
@@ -247,8 +247,8 @@ def test_without_its_library_the_package_names_what_to_install() -> None:
     script = (
         "import sys; sys.modules['eth_abi'] = None\n"
         "from cardinal.errors import MissingExtraError\n"
-        "import cardinal.apps.evm.model.block\n"
-        "try:\n    import cardinal.apps.evm.abi.decoder\nexcept MissingExtraError as error:\n    print(error)"
+        "import cardinal_ethereum.model.block\n"
+        "try:\n    import cardinal_ethereum.abi.decoder\nexcept MissingExtraError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "[abi]" in done.stdout

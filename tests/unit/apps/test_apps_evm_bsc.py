@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cardinal.apps.evm import verify
-from cardinal.apps.evm.chains import CHAINS
-from cardinal.apps.evm.checks.trie import ordered_root
-from cardinal.apps.evm.model.transaction_decoder import decode_transaction
-from cardinal.apps.evm.rpc.transactions import encode_transaction
+from cardinal_ethereum import verify
+from cardinal_ethereum.chains import CHAINS
+from cardinal_ethereum.checks.trie import ordered_root
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.model.transaction_decoder import decode_transaction
 
 # Block 11832497 of chain 97, as its node showed it: nonce, price, gas, to, value, input, v, r, s, sender and hash.
 ROOT = "a8c00e63a8cfa9d09e0e426a082c8ac428b5863aa0a7ab655b87ea3e62c6e852"

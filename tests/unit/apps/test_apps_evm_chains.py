@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from cardinal import apps
-from cardinal.apps.evm import chains as presets
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.chains import CHAINS, Chain
-from cardinal.apps.evm.checks.integrity import CHECKS
-from cardinal.apps.evm.checks.trie import EMPTY_ROOT
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.header import encode_header
 from cardinal.errors import ApplicationError, ConfigurationError
+from cardinal_ethereum import chains as presets
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
+from cardinal_ethereum.checks.integrity import CHECKS
+from cardinal_ethereum.checks.trie import EMPTY_ROOT
+from cardinal_ethereum.from_rpc.header import encode_header
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import sealed
 
 NO_UNCLES = "0x1dcc4de8dec75d7aab85b567b6ccd41ad312451b948a7413f0a142fd40d49347"

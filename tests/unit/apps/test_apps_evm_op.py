@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, rlp, verify
-from cardinal.apps.evm.chains import CHAINS, chain_of
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import IntegrityError
 from cardinal.protocols.streams.payload import Payload
+from cardinal_ethereum import decode, frames, payload_from_rpc, rlp, verify
+from cardinal_ethereum.chains import CHAINS, chain_of
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import EMPTY_ROOT, NO_UNCLES, data, minimal
 from evm_generated import Shown, blocks
 

@@ -12,19 +12,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cardinal.apps import get
-from cardinal.apps.evm import decode, frames, payload_from_rpc, rlp, verify
-from cardinal.apps.evm.checks.integrity import CHECKS
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rlp.cache import Memo
-from cardinal.apps.evm.rlp.hex_text import number, quantity, to_parts
-from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
-from cardinal.apps.evm.rpc.payload import payload_of
-from cardinal.apps.evm.rpc.receipts import bloom_of, logs_bloom, write_blooms
-from cardinal.apps.evm.rpc.structures import RpcLog, RpcReceipt
-from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ApplicationError, IntegrityError
 from cardinal.protocols.streams import split
 from cardinal.protocols.streams.types import Finality
+from cardinal_ethereum import decode, frames, payload_from_rpc, rlp, verify
+from cardinal_ethereum.checks.integrity import CHECKS
+from cardinal_ethereum.from_rpc.header import encode_header, encode_withdrawal
+from cardinal_ethereum.from_rpc.payload import payload_of
+from cardinal_ethereum.from_rpc.receipts import bloom_of, logs_bloom, write_blooms
+from cardinal_ethereum.from_rpc.structures import RpcLog, RpcReceipt
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.rlp.cache import Memo
+from cardinal_ethereum.rlp.hex_text import number, quantity, to_parts
 from evm_blocks import Json, canonical, receipts_of, sealed, signed, text
 
 Shown: TypeAlias = tuple[Json, list[Json]]

@@ -13,14 +13,14 @@ import pytest
 from coincurve import PrivateKey
 
 from cardinal import apps
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify
-from cardinal.apps.evm.chains import CHAINS, Chain
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.transaction import state_sync_hash
-from cardinal.apps.evm.rpc.header import encode_header
-from cardinal.apps.evm.rpc.receipts import logs_bloom
-from cardinal.apps.evm.rpc.structures import RpcBlock, RpcReceipt, read
 from cardinal.errors import ApplicationError, IntegrityError
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify
+from cardinal_ethereum.chains import CHAINS, Chain
+from cardinal_ethereum.from_rpc.header import encode_header
+from cardinal_ethereum.from_rpc.receipts import logs_bloom
+from cardinal_ethereum.from_rpc.structures import RpcBlock, RpcReceipt, read
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.transaction import state_sync_hash
 from evm_blocks import (
     EMPTY_ROOT,
     NO_UNCLES,

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import Account, payload_from_rpc, rlp, state_delta, touched, verify
-from cardinal.apps.evm.checks.trie import EMPTY_ROOT
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rlp import minimal_bytes
-from cardinal.apps.evm.rpc.block import EncodedBlock
-from cardinal.apps.evm.rpc.header import encode_header
 from cardinal.errors import ApplicationError, IntegrityError
+from cardinal_ethereum import Account, payload_from_rpc, rlp, state_delta, touched, verify
+from cardinal_ethereum.checks.trie import EMPTY_ROOT
+from cardinal_ethereum.from_rpc.block import EncodedBlock
+from cardinal_ethereum.from_rpc.header import encode_header
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.rlp import minimal_bytes
 from tries import Grown
 
 NO_CODE = keccak(b"")

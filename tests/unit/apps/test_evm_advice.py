@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm.chains import CHECK_NAMES, Chain, chain_of
-from cardinal.apps.evm.checks.advice import LOST, advice
-from cardinal.apps.evm.checks.integrity import verify
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.header import encode_header
 from cardinal.errors import ConfigurationError, IntegrityError
-from cardinal.testing.node import JsonRpcNode
-from cardinal.testing.replay import ReplayChain
-from cardinal_connectors.ethereum.feed import NodeFeed
+from cardinal_devkit.testing.node import JsonRpcNode
+from cardinal_devkit.testing.replay import ReplayChain
+from cardinal_ethereum.chains import CHECK_NAMES, Chain, chain_of
+from cardinal_ethereum.checks.advice import LOST, advice
+from cardinal_ethereum.checks.integrity import verify
+from cardinal_ethereum.feed.feed import NodeFeed
+from cardinal_ethereum.from_rpc.header import encode_header
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import sealed, text
 
 CHAINS = Path(__file__).parents[4] / "shared/fixtures/chains"

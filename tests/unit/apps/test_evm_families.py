@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify, verify_payload
-from cardinal.apps.evm.chains import CHAINS, Chain, chain_of
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.transaction_decoder import decode_transaction
-from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import IntegrityError
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify, verify_payload
+from cardinal_ethereum.chains import CHAINS, Chain, chain_of
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.transaction_decoder import decode_transaction
 from evm_blocks import OTHER_TYPES, ZERO_ADDRESS, Json, canonical, receipts_of, sealed, text
 from evm_families import KINDS, family_transactions
 

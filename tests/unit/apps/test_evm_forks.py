@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, rlp, verify, verify_payload
-from cardinal.apps.evm.chains import CHAINS, chain_of
-from cardinal.apps.evm.checks import gas
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.header import encode_header
-from cardinal.apps.evm.rpc.structures import RpcBlock, read
-from cardinal.apps.evm.rpc.unknown_fields import MOST_FIELDS, NOT_IN_HEADERS, with_unknown_fields
 from cardinal.errors import ApplicationError, IntegrityError
+from cardinal_ethereum import decode, frames, payload_from_rpc, rlp, verify, verify_payload
+from cardinal_ethereum.chains import CHAINS, chain_of
+from cardinal_ethereum.checks import gas
+from cardinal_ethereum.from_rpc.header import encode_header
+from cardinal_ethereum.from_rpc.structures import RpcBlock, read
+from cardinal_ethereum.from_rpc.unknown_fields import MOST_FIELDS, NOT_IN_HEADERS, with_unknown_fields
+from cardinal_ethereum.keccak import keccak
 from evm_blocks import AMOUNTS, LATER, ZERO_ADDRESS, Json, data, header_bytes, minimal, sealed, text
 from examples import examples
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from coincurve import PrivateKey
 
-from cardinal.apps.evm import Abi, decode, decoded_frames, frames, rlp
-from cardinal.apps.evm.tables.schemas import INTEGERS, TABLES, schema, wide_columns
 from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import MissingPayload, Payload
+from cardinal_ethereum import Abi, decode, decoded_frames, frames, rlp
+from cardinal_ethereum.tables.schemas import INTEGERS, TABLES, schema, wide_columns
 from evm_blocks import Json, data, minimal
 from evm_rows import block_row, tables_of
 from evm_typed import KEY, OTHER, address, block_of, call, wish
@@ -174,7 +174,7 @@ def test_an_uncle_missing_between_others_is_refused() -> None:
 @pytest.mark.process
 def test_the_application_is_imported_without_its_extras() -> None:
     probe = (
-        "import cardinal.apps.evm, sys; "
+        "import cardinal_ethereum, sys; "
         "raise SystemExit(str({'pyarrow', 'coincurve', 'tiny_keccak'} & set(sys.modules) or '') or 0)"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import chain_of, payload_from_rpc, rlp, verify_payload
-from cardinal.apps.evm.chains import Chain
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.model.state import StateDelta
 from cardinal.errors import ApplicationError
 from cardinal.protocols.streams import Payload
 from cardinal.protocols.streams.payload import SubBatch
+from cardinal_ethereum import chain_of, payload_from_rpc, rlp, verify_payload
+from cardinal_ethereum.chains import Chain
+from cardinal_ethereum.keccak import keccak
+from cardinal_ethereum.model.state import StateDelta
 from evm_blocks import DEPOSIT, NO_UNCLES, STATE_SYNC, Json, canonical, receipts_of, sealed, signed, state_sync, text
 from evm_generated import KEYS
 

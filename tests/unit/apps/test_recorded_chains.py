@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cardinal.apps.evm import decode, frames, payload_from_rpc, verify, verify_payload
-from cardinal.apps.evm.chains import chain_of
 from cardinal.errors import IntegrityError
+from cardinal_ethereum import decode, frames, payload_from_rpc, verify, verify_payload
+from cardinal_ethereum.chains import chain_of
 
 CHAINS = Path(__file__).parents[4] / "shared/fixtures/chains"
 recorded = pytest.mark.skipif(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import click
 import pytest
 
+from cardinal import plugins
 from cardinal.cli import blocks, logs
 from cardinal.cli.positions import NODE, NUMBER, STREAM, position
 
@@ -94,5 +95,5 @@ def _reset() -> None:
     root = logging.getLogger()
     for handler in [one for one in root.handlers if type(one).__module__ == logs.__name__]:
         root.removeHandler(handler)
-    for name in ("cardinal", "cardinal_connectors", "cardinal_spark"):
+    for name in ("cardinal", *plugins.packages()):
         logging.getLogger(name).setLevel(logging.NOTSET)

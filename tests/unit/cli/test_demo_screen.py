@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from cardinal import apps
-from cardinal.cli.demo import Screen
+from cardinal_devkit.cli.demo import Screen
 
 
 def drawn(screen: Screen) -> str:

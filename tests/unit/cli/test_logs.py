@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cardinal import plugins
 from cardinal.cli.logs import report_error, set_up
 from cardinal.errors import TransportError
 from cardinal.server.log_fields import SENTENCE, LoggedHash
@@ -23,7 +24,7 @@ LOG = logging.getLogger("cardinal.produce")
 def _restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers = list(root.handlers)
-    names = ("cardinal", "cardinal_connectors", "cardinal_spark")
+    names = ("cardinal", *plugins.packages())
     levels = {name: logging.getLogger(name).level for name in names}
     yield
     root.handlers[:] = handlers

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from coincurve import PublicKey
 
-from cardinal.apps.evm import rlp
-from cardinal.apps.evm.keccak import keccak
-from cardinal.apps.evm.rpc.header import encode_header, encode_withdrawal
-from cardinal.apps.evm.rpc.transactions import encode_transaction
 from cardinal.errors import ConfigurationError, ReorgTooDeepError, WrongChainError
 from cardinal.protocols.streams import BlockRef, Payload
-from cardinal_connectors.dev import DevChain, DevFeed, DevSettings, open_feed
-from cardinal_connectors.dev.blocks import DevBlock
-from cardinal_connectors.dev.settings import settings_from_url
-from cardinal_connectors.dev.transactions import signing_bytes
+from cardinal_devkit.devchain import DevChain, DevFeed, DevSettings, open_feed
+from cardinal_devkit.devchain.blocks import DevBlock
+from cardinal_devkit.devchain.settings import settings_from_url
+from cardinal_devkit.devchain.transactions import signing_bytes
+from cardinal_ethereum import rlp
+from cardinal_ethereum.from_rpc.header import encode_header, encode_withdrawal
+from cardinal_ethereum.from_rpc.transactions import encode_transaction
+from cardinal_ethereum.keccak import keccak
 
 LONG = DevSettings(seed=11, blocks=150, transactions=8)
 

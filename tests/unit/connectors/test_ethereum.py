@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from cardinal.config.url import Endpoint
 from cardinal.errors import ConfigurationError, IntegrityError, NodeAnswerError
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_connectors.ethereum import open_feed
-from cardinal_connectors.ethereum.chain.blocks import BlockHeader, ChainMovedError
-from cardinal_connectors.ethereum.chain.fetch import BlockFetcher
-from cardinal_connectors.ethereum.chain.recent_blocks import RecentBlocks
-from cardinal_connectors.ethereum.nodes.health import PoolHealth
-from cardinal_connectors.ethereum.nodes.locate import locate
-from cardinal_connectors.ethereum.rpc.client import RpcClient
-from cardinal_connectors.ethereum.rpc.json_stream import JsonFrames
-from cardinal_connectors.ethereum.rpc.rate import FORGETS, STEPS, BatchSize, RateLimit
-from cardinal_connectors.ethereum.settings import FeedSettings, RpcSettings, quoted
-from cardinal_connectors.ethereum.url import NodeOptions, read_url
-from cardinal_connectors.ethereum.verify.total_difficulty import HEADERS_AT_ONCE, TotalDifficulties
+from cardinal_ethereum.feed import open_feed
+from cardinal_ethereum.feed.chain.blocks import BlockHeader, ChainMovedError
+from cardinal_ethereum.feed.chain.fetch import BlockFetcher
+from cardinal_ethereum.feed.chain.recent_blocks import RecentBlocks
+from cardinal_ethereum.feed.nodes.health import PoolHealth
+from cardinal_ethereum.feed.nodes.locate import locate
+from cardinal_ethereum.feed.rpc.client import RpcClient
+from cardinal_ethereum.feed.rpc.json_stream import JsonFrames
+from cardinal_ethereum.feed.rpc.rate import FORGETS, STEPS, BatchSize, RateLimit
+from cardinal_ethereum.feed.settings import FeedSettings, RpcSettings, quoted
+from cardinal_ethereum.feed.url import NodeOptions, read_url
+from cardinal_ethereum.feed.verify.total_difficulty import HEADERS_AT_ONCE, TotalDifficulties
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

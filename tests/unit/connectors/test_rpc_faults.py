@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal_connectors.ethereum.rpc.faults import Fault, Refusal, fault_of, pause_in
-from cardinal_connectors.ethereum.rpc.rate import SAMPLE, RateLimit
-from cardinal_connectors.ethereum.rpc.transport import read_replies, retry_after
+from cardinal_ethereum.feed.rpc.faults import Fault, Refusal, fault_of, pause_in
+from cardinal_ethereum.feed.rpc.rate import SAMPLE, RateLimit
+from cardinal_ethereum.feed.rpc.transport import read_replies, retry_after
 
 SAID: dict[Fault, list[tuple[int, str]]] = {
     Fault.REQUEST: [

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from cardinal.protocols.streams import ChainUpdate
 from cardinal.protocols.streams.events import PingSeen, Quarantined, Rejected
 from cardinal.protocols.streams.ordering.finality import FinalityViolated
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

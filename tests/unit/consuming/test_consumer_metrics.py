@@ -7,7 +7,7 @@ import pytest
 from blocks import consumer, line, publish
 from cardinal.consuming import watermarks
 from cardinal.consuming.metrics import ConsumerMetrics
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 
 def test_lag_counts_updates_that_are_not_handled_and_grows_with_the_stream_meanwhile(

@@ -16,8 +16,8 @@ from cardinal.consumer import Consumer, find_application
 from cardinal.consuming.options import find_streams
 from cardinal.copying.recording import Recorder
 from cardinal.errors import ConfigurationError, CursorInvalidError, CursorMismatchError, TopicError
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import parse_url
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until
 
 HASH = bytes(32)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from cardinal.consumer import Consumer
     from cardinal.protocols.streams.types import Partition
-    from cardinal.testing.memory import MemoryBroker
+    from cardinal_devkit.testing.memory import MemoryBroker
 
 
 @contextlib.contextmanager

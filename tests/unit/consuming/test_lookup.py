@@ -16,7 +16,7 @@ from cardinal.consuming.reader import Reader
 from cardinal.consuming.skiplist import Skipping
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import BlockRef, Payload, Record, Rejected
-from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -20,9 +20,9 @@ from cardinal.consuming.watermarks import Watermarks
 from cardinal.protocols.streams.types import Partition, Record, Routed
 from cardinal.protocols.streams.wire.keys import block_key
 from cardinal.protocols.streams.wire.messages import BATCH, BATCH_MSG
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.null import NullSource
 from cardinal.transports.partitioner import fnv1a_partition
+from cardinal_devkit.testing.memory import MemoryBroker
 from examples import examples
 
 if TYPE_CHECKING:

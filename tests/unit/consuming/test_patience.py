@@ -17,7 +17,7 @@ from cardinal.cli.tail import tail
 from cardinal.consumer import Consumer
 from cardinal.consuming.patience import Patience
 from cardinal.errors import CardinalError, ConfigurationError, RefusedError, TopicError, UnreachableError
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until
 
 APP = apps.get("blob", chain_id=7)

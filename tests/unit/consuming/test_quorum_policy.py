@@ -14,7 +14,7 @@ from cardinal.consumer import Consumer
 from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.errors import CursorMismatchError
 from cardinal.protocols.streams import Divergence, Quarantined
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,8 @@ from cardinal.consuming.channels import Channels
 from cardinal.consuming.reader import Reader
 from cardinal.errors import RefusedError, TopicError, UnreachableError
 from cardinal.protocols.streams import Record
-from cardinal.testing.memory import MemoryBroker, MemorySource
 from cardinal.transports import Source
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 
 PARTITIONS = 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from blocks import added, consumer, deep, hash_of, line, publish, send_channel, steps, updates_until
 from cardinal.protocols.streams import ReorgBegan, ReorgEnded
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 BRANCH = line(21, 62, "b", "20a", weight=5)
 

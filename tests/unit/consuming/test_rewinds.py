@@ -22,8 +22,8 @@ from cardinal.consuming.reader import Reader
 from cardinal.protocols.streams import BlockRef, Follower, Incomplete, Overflow, Payload, Routed
 from cardinal.protocols.streams.assembly.window import Bounds
 from cardinal.protocols.streams.types import Partition, Row
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink
+from cardinal_devkit.testing.memory import MemoryBroker
 from serving import serving
 
 BLOCKS = 240

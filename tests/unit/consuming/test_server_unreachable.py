@@ -14,7 +14,7 @@ from cardinal.consuming.reader import Reader
 from cardinal.errors import UnreachableError
 from cardinal.protocols.streams import Record
 from cardinal.protocols.streams.assembly.window import Bounds
-from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 from examples import few
 
 if TYPE_CHECKING:

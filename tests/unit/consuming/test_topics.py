@@ -16,7 +16,7 @@ from cardinal.apps import Application
 from cardinal.consuming.topics import tracked_expressions, wanted_topics
 from cardinal.errors import ConfigurationError
 from cardinal.protocols.streams import SubBatch
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 EVM = apps.get("evm", chain_id=1)
 

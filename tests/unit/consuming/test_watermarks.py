@@ -17,7 +17,7 @@ from cardinal.consuming.health import Health
 from cardinal.consuming.watermarks import Watermarks
 from cardinal.errors import TopicError, UnreachableError
 from cardinal.protocols.streams.types import Partition, Routed
-from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 from waiting import until
 
 

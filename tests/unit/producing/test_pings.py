@@ -14,7 +14,7 @@ from cardinal.errors import DeliveryError
 from cardinal.producer import Producer
 from cardinal.producing.pings import Pinger, ping_id
 from cardinal.protocols.streams.wire.messages import PING, Ping
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until
 
 PING_SECONDS = 0.01

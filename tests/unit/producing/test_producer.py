@@ -23,7 +23,7 @@ from cardinal.producer import Producer, ping_id
 from cardinal.protocols.streams.payload import Payload, SubBatch
 from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import BATCH, Batch, Ping
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,7 +24,7 @@ from cardinal.protocols.streams import (
     reorg_topic,
 )
 from cardinal.protocols.streams.types import SEALED_HEADER, BlockRef, Routed
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, number
 
 DEADLINE = 60.0

@@ -16,8 +16,8 @@ from cardinal._concurrency import Done
 from cardinal.errors import DeliveryError, SplitError, TransportError
 from cardinal.producer import Producer
 from cardinal.protocols.streams import Batch, Payload, Routed, SubBatch, Update, decode
-from cardinal.testing.memory import MemoryBroker, MemorySink
 from cardinal.transports.written import Written
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySink
 from streams import SCHEMA, TOPIC, WIDTH, block, h
 
 DEADLINE = 60.0

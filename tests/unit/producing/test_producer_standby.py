@@ -18,7 +18,7 @@ from cardinal.protocols.streams import Ping, encode
 from cardinal.protocols.streams.payload import SubBatch
 from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import PRODUCER_HEADER, SEALED_HEADER, Partition, Routed
-from cardinal.testing.memory import MemoryBroker, MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySource
 from streams import SCHEMA, TOPIC, WIDTH, block, chain, h, messages
 from waiting import until
 

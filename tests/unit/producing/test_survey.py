@@ -20,7 +20,7 @@ from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import BlockRef, Routed
 from cardinal.protocols.streams.wire.codec import encode
 from cardinal.protocols.streams.wire.messages import Batch, Ping
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

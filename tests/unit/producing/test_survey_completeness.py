@@ -13,7 +13,7 @@ from cardinal.producing.survey.batch_index import BatchCopy, batch_of
 from cardinal.producing.survey.frontier import survey
 from cardinal.protocols.streams.types import Partition, Record
 from cardinal.protocols.streams.wire.messages import Batch
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from clocks import Clock
 
 CHAIN = line(1, 6)

@@ -7,9 +7,10 @@ from typing import Self
 
 import pytest
 
-from cardinal.errors import ConfigurationError, EncodeError, ViolationError
-from cardinal.protocols import cbor
-from cardinal.protocols.diffusion import (
+from cardinal.errors import ConfigurationError, EncodeError
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols import cbor
+from cardinal_ingest.protocols.diffusion import (
     Action,
     Announcement,
     Client,
@@ -33,7 +34,7 @@ from cardinal.protocols.diffusion import (
     decode,
     encode,
 )
-from cardinal.protocols.diffusion.codec import LIMITS, objects_size
+from cardinal_ingest.protocols.diffusion.codec import LIMITS, objects_size
 from diffusing import Pool, id_of, identify, make, written
 
 # --- bytes ----------------------------------------------------------------------------------------------------------

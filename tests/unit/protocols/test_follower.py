@@ -524,7 +524,8 @@ def test_content_that_is_gone_is_not_looked_for_among_evicted_blocks() -> None:
     for index in range(20):
         stream.write(messages(block("900" + "y" * (index + 1), "none", 1))[:1])
     stream.read()
-    assert stream.named(Overflow)
+    evicted = stream.named(Overflow)[0].block  # type: ignore[attr-defined] # of Overflow
+    assert (stream.follower.explain(evicted).state, stream.follower.explain(evicted).number) == ("evicted", None)
     assert not stream.follower.resuming
     stream.publish(line("a", 6, 6, "5a"))
     assert stream.read() == "+6a"

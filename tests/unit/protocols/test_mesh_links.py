@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from cardinal.errors import ConfigurationError, EncodeError, ViolationError
-from cardinal.protocols import cbor
-from cardinal.protocols.mesh import (
+from cardinal.errors import ConfigurationError, EncodeError
+from cardinal_ingest.errors import ViolationError
+from cardinal_ingest.protocols import cbor
+from cardinal_ingest.protocols.mesh import (
     OVERHEAD,
     Ack,
     Begin,
@@ -297,14 +298,16 @@ def test_a_handshake_has_its_time() -> None:
     assert ended(ticked(pair, 6.0)) == (Reason.HANDSHAKE_TIMEOUT, "")
 
 
-def test_handshakes_in_flight_are_bounded_and_sessions_do_not_count() -> None:
+def test_a_handshake_beyond_the_bound_ends_the_oldest_one_and_no_session() -> None:
     pair = connected()
-    most = 2 * 3 + 4
+    most = 2 * 3 + 64
     for number in range(most):
         assert pair.accept(f"pending {number}") == []
     effects = pair.accept("one more")
     assert frames(effects) == [Refused(Refusal.BUSY, f"{most} handshakes")]
     assert ended(effects) == (Reason.REFUSED, f"BUSY: {most} handshakes")
+    assert "pending 0" not in pair.acceptor.links
+    assert {"one more", "x"} < pair.acceptor.links.keys()
     pair.acceptor.lost("pending 3", "reset", 0.0)
     assert pair.accept("in time") == []
     assert len(pair.acceptor.links) == most + 1

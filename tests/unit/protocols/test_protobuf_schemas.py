@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 from google.protobuf import descriptor_pb2
 
-from cardinal.apps.body import body_pb2
-from cardinal.protocols.publish import node_status_pb2, publish_pb2
+from cardinal_ingest.body import body_pb2
+from cardinal_ingest.protocols.publish import node_status_pb2, publish_pb2
 
 ROOT = Path(__file__).parents[3]
 MODULES = [publish_pb2, body_pb2, node_status_pb2]
@@ -56,7 +56,7 @@ def test_without_the_runtime_the_error_names_what_to_install() -> None:
         "import sys; sys.modules['google.protobuf'] = None\n"
         "import cardinal\n"
         "from cardinal.errors import MissingExtraError\n"
-        "try: import cardinal.protocols.publish\n"
+        "try: import cardinal_ingest.protocols.publish\n"
         "except MissingExtraError as missing: print(missing)"
     )
     done = subprocess.run([sys.executable, "-c", probe], check=True, timeout=60, capture_output=True, text=True)

@@ -8,17 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardinal.errors import (
-    ClaimLogDivergedError,
-    ConfigurationError,
-    EncodeError,
-    ForeignMarkerError,
-    LocalProtocolError,
-    StateDivergedError,
-    ViolationError,
-)
-from cardinal.protocols.cbor import Value, dump
-from cardinal.protocols.replication import (
+from cardinal.errors import ConfigurationError, EncodeError, LocalProtocolError
+from cardinal_ingest.errors import ClaimLogDivergedError, ForeignMarkerError, StateDivergedError, ViolationError
+from cardinal_ingest.protocols.cbor import Value, dump
+from cardinal_ingest.protocols.replication import (
     NO_HASH,
     Acknowledged,
     Agreed,
@@ -76,8 +69,8 @@ from cardinal.protocols.replication import (
     encode,
     read_header,
 )
-from cardinal.protocols.replication.pool import Pool
-from cardinal.protocols.replication.rounds import Round, combine, cut
+from cardinal_ingest.protocols.replication.pool import Pool
+from cardinal_ingest.protocols.replication.rounds import Round, combine, cut
 from model.cluster_node import first_record, membership, signer, state_record, verify
 from replicating import (
     EMPTY,

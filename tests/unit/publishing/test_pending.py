@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cardinal.errors import DeliveryError, LocalProtocolError, OrphanedError
 from cardinal.protocols.streams import BlockRef
-from cardinal.publishing.pending import Pending, PendingBlock
+from cardinal_ingest.publisher.pending import Pending, PendingBlock
 
 _STEPS = st.lists(st.tuples(st.sampled_from(["add", "acknowledge", "turn"]), st.integers(0, 5)), max_size=60)
 

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from cardinal import apps
 from cardinal.cli.main import cardinal
 from cardinal.errors import ConfigurationError
-from cardinal.server.ingest.cluster.config import ClusterFile, app_digest, load_cluster
-from cardinal.server.ingest.cluster.keys import SecretKey, generate_key, load_key, verify
+from cardinal_ingest.cluster.config import ClusterFile, app_digest, load_cluster
+from cardinal_ingest.cluster.keys import SecretKey, generate_key, load_key, verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -27,10 +27,10 @@ from cardinal.producing.inflight import ProducerStats
 from cardinal.producing.standby.arrivals import ArrivalCounts
 from cardinal.protocols.streams.publishing.standby import ProducerCount
 from cardinal.protocols.streams.types import Finality
-from cardinal.server.ingest.metrics import IngestMetrics, IngestStatus, MemberStatus
 from cardinal.server.produce import Progress
 from cardinal.server.produce.metrics import ProduceMetrics
-from cardinal.server.serve.status import ServeStatus, StatusCollector
+from cardinal_ingest.node.metrics import IngestMetrics, IngestStatus, MemberStatus
+from cardinal_relay.server.status import ServeStatus, StatusCollector
 from cardinal_spark.metrics import LakeMetrics
 from compose import ROOT, running, services
 from pages import section

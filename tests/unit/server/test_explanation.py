@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from blocks import Blocks, block, hash_of, line, publish
 from cardinal.cli.status import status
 from cardinal.server.explanation import explain_block
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import parse_url
+from cardinal_devkit.testing.memory import MemoryBroker
 
 
 @pytest.fixture

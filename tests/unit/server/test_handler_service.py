@@ -19,7 +19,7 @@ from cardinal.consuming.metrics import ConsumerMetrics
 from cardinal.errors import ConfigurationError, CursorError, TopicError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.server.handler_service import HandlerService
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from fault_handlers import Rows
 
 
@@ -101,7 +101,7 @@ def test_an_error_of_the_handler_is_logged_and_ends_with_1(
         HandlerService(Fails(tmp_path), partial(connected, broker)).run()
     assert failed.value.code == 1
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
-    assert record.getMessage() == "the handler failed in the update of 1 to 3; the next start resumes with it"
+    assert record.getMessage() == "the handler failed in the update of seq 1 to 3; the next start resumes with it"
     assert record.exc_info is not None
     HandlerService(Rows(tmp_path), partial(connected, broker)).run()
     assert len(Rows(tmp_path).rows) == 3

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cardinal.apps import get
-from cardinal.apps.body import frame, items_of
 from cardinal.errors import ApplicationError, ConfigurationError
-from cardinal.protocols.publish import BlockId
 from cardinal.protocols.streams import Payload
-from cardinal.server.ingest.blocks import Blocks, blocks_of
+from cardinal_ingest.body import frame, items_of
+from cardinal_ingest.node.blocks import Blocks, blocks_of
+from cardinal_ingest.protocols.publish import BlockId
 
 PAYLOAD = Payload(5, b"h" * 32, b"p" * 32, 5, {"c/1/b/x": b"1"})
 BLOCK, PARENT = BlockId(5, b"h" * 32), BlockId(4, b"p" * 32)

@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from cardinal.protocols.mesh.types import Changed, LinkState, Reason
-from cardinal.protocols.publish import BlockId, BranchRefused, CatchUp, CatchUpStuck, NodeError, SourceError
-from cardinal.server.ingest.cluster.links import Links
-from cardinal.server.ingest.events import event_of
+from cardinal_ingest.cluster.links import Links
+from cardinal_ingest.node.events import end_name, end_of, event_of
+from cardinal_ingest.node.log_limit import LogLimit
+from cardinal_ingest.protocols.mesh.types import Changed, LinkState, Reason
+from cardinal_ingest.protocols.publish import (
+    BlockId,
+    BranchRefused,
+    CatchUp,
+    CatchUpStuck,
+    EndCode,
+    EndOfStream,
+    EndStream,
+    NodeError,
+    SourceError,
+    Status,
+)
 from meshing import identity
 
 if TYPE_CHECKING:
@@ -71,3 +83,28 @@ def test_a_peer_that_breaks_the_protocol_is_a_warning_and_strangers_that_leave_a
     assert all(
         {"kind", "peer", "reason", "seconds"} <= cast("dict[str, object]", one.args).keys() for one in caplog.records
     )
+
+
+def test_a_cause_has_ten_lines_a_minute_and_the_next_minute_their_number() -> None:
+    now = 0.0
+    limit = LogLimit(lambda: now)
+    assert [limit.take("refused", "a") for _ in range(12)] == [0] * 10 + [None] * 2
+    assert limit.take("refused", "b") == 0
+    now = 60.0
+    assert [limit.take("refused", "a") for _ in range(2)] == [2, 0]
+    assert limit.take("refused", "b") == 0
+
+
+def test_causes_that_strangers_choose_are_bounded() -> None:
+    limit = LogLimit(lambda: 0.0)
+    lines = [limit.take("connected", str(address)) for address in range(5_000)]
+    assert lines.count(0) == 1_024 + 10
+
+
+def test_ends_of_streams_are_named_by_the_codes_of_the_protocol() -> None:
+    assert end_of(EndOfStream(Status.TIMEOUT, 4, 5)) == (
+        logging.WARNING,
+        "the node ended its stream at block 5 (timeout)",
+    )
+    assert end_of(EndOfStream(Status.SUCCESS, 4)) == (logging.INFO, "the node ended its stream (success)")
+    assert [end_name(EndStream(code, 0, 0)) for code in (EndCode.RESET, 99)] == ["reset", "code 99"]

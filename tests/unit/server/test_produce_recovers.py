@@ -15,7 +15,7 @@ from cardinal.feeds import open_feed
 from cardinal.protocols.streams import Payload
 from cardinal.server.produce import ProduceService
 from cardinal.server.produce.retry_queue import RetryQueue
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from looping import on_loop
 
 BLOCKS = 200

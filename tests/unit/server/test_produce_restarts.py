@@ -19,7 +19,7 @@ from cardinal.protocols.streams import SubBatch, split
 from cardinal.protocols.streams.publishing.splitter import split_reorg
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.repair import Repaired, RepairRange, repair
-from cardinal.testing.memory import MemoryBroker
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until_async as until
 
 if TYPE_CHECKING:

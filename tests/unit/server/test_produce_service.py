@@ -25,7 +25,7 @@ from cardinal.protocols.streams.wire.codec import decode
 from cardinal.protocols.streams.wire.messages import Batch
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.repair import RepairRange, repair
-from cardinal.testing.memory import MemoryBroker, MemorySink
+from cardinal_devkit.testing.memory import MemoryBroker, MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

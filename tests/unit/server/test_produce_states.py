@@ -19,8 +19,8 @@ from cardinal.protocols.streams.types import SEALED_HEADER
 from cardinal.server.produce import ProduceService, ProduceSettings
 from cardinal.server.produce.conditions import Condition, Conditions
 from cardinal.server.produce.stream_check import StreamCheck
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports.memory import enter
+from cardinal_devkit.testing.memory import MemoryBroker
 from waiting import until_async as until
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from cardinal.protocols.streams.types import Record
-from cardinal.server.serve.ring import CHUNKS_MAX, FRAME_BYTES, Ring
-from cardinal.transports.websocket.protocol import Chunk, encode_chunks
+from cardinal_relay.server.ring import CHUNKS_MAX, FRAME_BYTES, Ring
+from cardinal_relay.transport.protocol import Chunk, encode_chunks
 
 TP = ("t", 0)
 TPS = [TP, ("t", 1), ("u", 0)]

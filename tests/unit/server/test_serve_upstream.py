@@ -10,11 +10,11 @@ import pytest
 
 from cardinal.consuming import watermarks
 from cardinal.errors import CardinalError, ConfigurationError, RemoteProtocolError, TransportError
-from cardinal.server.serve import upstream as upstreams
-from cardinal.server.serve.upstream import POLL_BYTES, Upstream
-from cardinal.testing import ChainGenerator, MemoryBroker
-from cardinal.testing._memory_source import MemorySource
 from cardinal.transports.base import OpenTransaction
+from cardinal_devkit import ChainGenerator, MemoryBroker
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_relay.server import upstream as upstreams
+from cardinal_relay.server.upstream import POLL_BYTES, Upstream
 from waiting import until_async
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from cardinal.cli.status import status
 from cardinal.producing.pings import ping_id
 from cardinal.protocols.streams import Ping, Record, encode, split
 from cardinal.server.status import NAMELESS, stream_state
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import parse_url
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from cardinal.transports import Sink

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from cardinal import apps
 from cardinal.producer import Producer
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.dev import DevSettings
+from cardinal_devkit.devchain import DevSettings
+from cardinal_devkit.testing.memory import MemoryBroker
 from cardinal_spark.cli import lake
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.check import Check, stream_chain

@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 from pyarrow import parquet
 from rich.console import Console
 
-from cardinal.errors import CardinalError, ConfigurationError, LakeError
+from cardinal.errors import CardinalError, ConfigurationError
 from cardinal.protocols.streams.cursor import Cursor
 from cardinal.protocols.streams.types import BlockRef
-from cardinal_connectors.dev import DevSettings
+from cardinal_devkit.devchain import DevSettings
 from cardinal_spark.cli import lake
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.pipeline import BatchStatus, PipelineJob, batches, check, failure, source_options
@@ -288,7 +289,9 @@ def test_a_lake_decides_the_chain_where_the_server_has_several(tmp_path: Path) -
     made = DevRows(DevSettings(chain_id=7, blocks=3))
     commit_batch(LakeLocation.of(str(tmp_path)), made.updates)
     assert source_options(PipelineJob("kafka://b", str(tmp_path)))["chainId"] == "7"
-    assert "chainId" not in source_options(PipelineJob("kafka://b", str(tmp_path), options={"chainid": "8"}))
+    assert "chainId" not in source_options(PipelineJob("kafka://b", str(tmp_path), options={"chainid": "7"}))
+    with pytest.raises(ConfigurationError, match=r"the lake .* holds chain 7, not 8"):
+        source_options(PipelineJob("kafka://b", str(tmp_path), options={"chainid": "8"}))
 
 
 def test_a_lake_without_a_checkpoint_restarts_from_the_sink(path: str, tmp_path: Path) -> None:

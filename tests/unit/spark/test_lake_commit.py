@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from cardinal.errors import ConfigurationError, LakeDivergedError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeDivergedError, LakeError
 from cardinal_spark.lake import Snapshot, last_committed, read, scan
 from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task

@@ -14,11 +14,12 @@ import pytest
 import sqlglot
 from click.testing import CliRunner
 
-from cardinal.apps.evm import frames, rlp
-from cardinal.errors import ApplicationError, ConfigurationError, LakeError
+from cardinal.errors import ApplicationError, ConfigurationError
 from cardinal.protocols.streams.payload import Payload
-from cardinal_connectors.dev import DevSettings
+from cardinal_devkit.devchain import DevSettings
+from cardinal_ethereum import frames, rlp
 from cardinal_spark.cli import lake as commands
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import Snapshot, commit, decode, last_committed, read
 from cardinal_spark.lake.catalog import statements
 from cardinal_spark.lake.check import Check
@@ -37,7 +38,7 @@ from evm_typed import OTHER, address, block_of, call, wish
 from recorded_blocks import RecordedBlock, cases, mainnet, own, real
 
 if TYPE_CHECKING:
-    from cardinal_connectors.dev.blocks import DevBlock
+    from cardinal_devkit.devchain.blocks import DevBlock
 
 SETTINGS = DevSettings(seed=5, blocks=24, reorg_rate=0.3)
 MAINNET = AppSpec("evm", {"chain_id": 1}).text()

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import AsOf, last_committed
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact

@@ -11,7 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cardinal.errors import ConfigurationError, LakeError
+from cardinal.errors import ConfigurationError
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import Snapshot
 from cardinal_spark.lake.commit import LakeCommitter
 from cardinal_spark.lake.decode import write_task

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pytest
 
-from cardinal.errors import ConfigurationError, LakeError, MissingExtraError
-from cardinal_connectors.dev import DevSettings
+from cardinal.errors import ConfigurationError, MissingExtraError
+from cardinal_devkit.devchain import DevSettings
 from cardinal_spark import open_lake
+from cardinal_spark.errors import LakeError
 from cardinal_spark.lake import read
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.lake.maintenance import compact

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardinal import apps
-from cardinal.apps.evm import payload_from_rpc
 from cardinal.errors import (
     ConfigurationError,
     CursorExpiredError,
@@ -28,8 +27,9 @@ from cardinal.errors import (
 from cardinal.producer import Producer
 from cardinal.protocols.streams.publishing.splitter import split
 from cardinal.protocols.streams.types import Routed
-from cardinal.testing.memory import MemoryBroker
-from cardinal_connectors.dev import DevChain, DevSettings
+from cardinal_devkit.devchain import DevChain, DevSettings
+from cardinal_devkit.testing.memory import MemoryBroker
+from cardinal_ethereum import payload_from_rpc
 from cardinal_spark.lake.location import LakeLocation
 from cardinal_spark.rows import AppSpec, RawRow, encode_content, weight_bytes
 from cardinal_spark.source.feed import UpdateFeed

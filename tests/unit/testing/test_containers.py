@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cardinal.errors import ConfigurationError, EmbeddedBrokerError
-from cardinal.testing.containers import ContainerKafka, why_not
+from cardinal.errors import ConfigurationError
+from cardinal_devkit.errors import EmbeddedBrokerError
+from cardinal_devkit.testing.containers import ContainerKafka, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

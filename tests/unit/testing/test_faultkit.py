@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 import fault_handlers
 from cardinal import ChainUpdate, MissingPayload, Payload
-from cardinal.apps.evm import decode
 from cardinal.cli.main import cardinal
 from cardinal.errors import ConfigurationError, CursorError
-from cardinal.testing.faultkit import APPS, Chain, FaultKit, Settings, find_failure
-from cardinal.testing.faultkit.feed import Feed
-from cardinal.testing.faultkit.script import Kill, Read, Restart, Script, parse, random_script, smaller
+from cardinal_devkit.faultkit import APPS, Chain, FaultKit, Settings, find_failure
+from cardinal_devkit.faultkit.feed import Feed
+from cardinal_devkit.faultkit.script import Kill, Read, Restart, Script, parse, random_script, smaller
+from cardinal_ethereum import decode
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 HANDLERS = fault_handlers.__file__

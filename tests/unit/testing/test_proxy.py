@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cardinal.errors import ConfigurationError, UnreachableError
-from cardinal.testing.proxy import Link, TcpProxy
+from cardinal_devkit.testing.proxy import Link, TcpProxy
 from waiting import until
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cardinal.errors import ConfigurationError
-from cardinal.testing.replay import ReplayChain, read_recorded
+from cardinal_devkit.testing.replay import ReplayChain, read_recorded
 from recorded_blocks import geth
 
 

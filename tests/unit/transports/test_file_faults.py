@@ -21,12 +21,12 @@ from cardinal._concurrency import run_in_thread
 from cardinal.copying.recording import Recorder
 from cardinal.errors import CursorExpiredError, DeliveryError, LogDamagedError, LogInUseError, TransportError
 from cardinal.protocols.streams import Record, Routed
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import list_topics
 from cardinal.transports.file import FileSink, FileSource
 from cardinal.transports.file.container import SYNC_SIZE, read_header
 from cardinal.transports.file.folders import numbers_of, path_of
 from cardinal.transports.file.segments import Segment
+from cardinal_devkit.testing.memory import MemoryBroker
 from file_logs import DEADLINE, at_end, at_start, block, everything, fill, numbers_in, read_on, sink_of, source_of
 from waiting import until
 

@@ -22,9 +22,9 @@ from cardinal.protocols.streams import BlockRef, Payload, Rejected, ReorgAbandon
 from cardinal.protocols.streams.types import SEALED_HEADER, Partition
 from cardinal.server.produce import ProduceService
 from cardinal.server.produce.repair import Repaired, RepairRange, repair
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import open_sink, open_source
 from cardinal.transports.mux import MuxSource
+from cardinal_devkit.testing.memory import MemoryBroker
 from file_logs import APP, DEADLINE, block, fill
 from serving import Served, from_start, serving
 from serving import until as wait_until
@@ -587,7 +587,7 @@ def test_a_source_that_names_what_it_knows_of_a_server_that_is_unreachable_does_
         raise UnreachableError("away", address="new")
 
     with monkeypatch.context() as outage:
-        outage.setattr("cardinal.testing._memory_source.MemorySource.watermarks", away)
+        outage.setattr("cardinal_devkit.testing._memory_source.MemorySource.watermarks", away)
         with pytest.raises(UnreachableError):
             source.watermarks()
         source.partitions()

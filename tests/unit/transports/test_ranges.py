@@ -11,9 +11,9 @@ import pytest
 from blocks import Blocks, line, publish
 from cardinal.errors import UnreachableError
 from cardinal.producing.survey.mux import range_in_members, survey_members
-from cardinal.testing._memory_source import MemorySource
-from cardinal.testing.memory import MemoryBroker
 from cardinal.transports import read_range as ranges
+from cardinal_devkit.testing._memory_source import MemorySource
+from cardinal_devkit.testing.memory import MemoryBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from cardinal.config.options import Options, nearest
 from cardinal.config.settings import find_url
 from cardinal.config.url import parse_url
 from cardinal.errors import ConfigurationError
-from cardinal.testing import MemoryBroker
 from cardinal.transports import list_topics, open_sink, open_source
 from cardinal.transports.file.settings import FileSettings
 from cardinal.transports.kafka.settings import KafkaSettings
-from cardinal.transports.websocket.settings import websocket_settings
-from cardinal_connectors.ethereum.url import NodeOptions
+from cardinal_devkit import MemoryBroker
+from cardinal_ethereum.feed.url import NodeOptions
+from cardinal_relay.transport.settings import websocket_settings
 from file_logs import APP
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import pytest
 
 from cardinal.errors import RemoteProtocolError
 from cardinal.protocols.streams.types import Record
-from cardinal.transports.websocket import protocol
-from cardinal.transports.websocket.inbox import Inbox
-from cardinal.transports.websocket.protocol import ReceivedChunk, Request, decode_frame, encode_chunks, encode_frame
+from cardinal_relay.transport import protocol
+from cardinal_relay.transport.inbox import Inbox
+from cardinal_relay.transport.protocol import ReceivedChunk, Request, decode_frame, encode_chunks, encode_frame
 from examples import few
 
 A, B = ("t", 0), ("t", 1)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cardinal.errors import CursorExpiredError, RemoteProtocolError
 from cardinal.protocols.streams.types import Record
-from cardinal.transports.websocket import protocol
-from cardinal.transports.websocket.errors import request_error
-from cardinal.transports.websocket.protocol import (
+from cardinal_relay.transport import protocol
+from cardinal_relay.transport.errors import request_error
+from cardinal_relay.transport.protocol import (
     CHUNK_RECORDS,
     Chunk,
     Failed,

@@ -1,6 +1,6 @@
-"""Records in any order and any number of copies to complete blocks (specification, Consumers).
+"""Records in any order and any number of copies to complete blocks (``schemas/SPEC.md``, section 6).
 
-Rules, where the specification is silent:
+Rules:
 
 1. The result depends on the sequence of records alone: not on time, nor on how they are cut into calls.
 2. Of the copies of one (block, key) seen before completion the one at the lowest (topic, partition, offset)

@@ -210,6 +210,8 @@ class Follower:
             state = "delivered"
         if self._channels.holds(block_hash):
             state = state or "complete, in a reorg channel"
+        if state is None and explanation.state == "unknown" and (evicted := self._evicted.get(block_hash)) is not None:
+            return replace(explanation, state="evicted", number=None if evicted.lowest < 0 else evicted.lowest)
         if state is None:
             return explanation
         number = self.orderer.removed_at(block_hash)

@@ -1,4 +1,4 @@
-"""Reorgs deeper than the threshold, through channels of their own (specification, Reorg, ReorgComplete).
+"""Reorgs deeper than the threshold, through channels of their own (``schemas/SPEC.md``, section 2.6).
 
 1. A Reorg on the default topic announces a channel: the topic ``<default>-re-<ancestor's hash>``, with one partition.
    The driver then reads that topic too, from its beginning, as long as :meth:`ReorgChannels.topics` names it.

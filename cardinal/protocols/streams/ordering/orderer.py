@@ -1,4 +1,4 @@
-"""Complete blocks in any order to chain updates: fork choice (specification, Reorg Handling).
+"""Complete blocks in any order to chain updates: fork choice (``schemas/SPEC.md``, section 7).
 
 Rules:
 

@@ -1,4 +1,4 @@
-"""Splitter of a payload into its messages (specification, Producers): the Batch comes last.
+"""Splitter of a payload into its messages (``schemas/SPEC.md``, section 3): the Batch comes last.
 
 1. ``schema`` maps regular expressions to topics, anchored at the start of a path; the text that one matched is the
    prefix that is counted (:mod:`.topic_schema`). A path that no expression matches travels inside the Batch.
@@ -215,7 +215,7 @@ def reorg_topic(default_topic: str, ancestor_hash: bytes) -> str:
 def split_reorg(
     ancestor: BlockRef, payloads: Iterable[Payload], schema: Mapping[str, str], default_topic: str
 ) -> tuple[Routed, list[Routed]]:
-    """The messages of a reorg that is deeper than the threshold (specification, Reorg Handling).
+    """The messages of a reorg that is deeper than the threshold (``schemas/SPEC.md``, section 2.6).
 
     Returns the announcement for the default topic, which has to be acknowledged first, and the messages of the channel
     in order. ``payloads``: the blocks above the ancestor, oldest first. Raises as :func:`split`.

@@ -9,7 +9,7 @@ Rules:
 
 1. The schemas are ``schemas/batch.avsc`` and ``schemas/update.avsc``. Paths are bytes: they need not be UTF-8.
 2. Entries are written in the caller's order. Callers sort them by path, so that redundant producers write equal bytes.
-3. Reading accepts all that the specification's encoding allows: positive and negative block counts, several blocks,
+3. Reading accepts all that Avro's encoding allows: positive and negative block counts, several blocks,
    integers that are longer than needed (a long to ten bytes, an int to five), bytes after the end. Of equal paths the
    last wins. A value that is truncated, or exceeds its type, is refused.
 4. Nothing here allocates, or loops, by a count that it read: every entry takes bytes, and reading stops where they end.
@@ -28,7 +28,7 @@ from cardinal.protocols.streams.types import HASH_SIZE
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 WEIGHT_SIZE_MAX: Final = 64
-"""Bytes of a weight. The specification has 32, and the reference can write more."""
+"""Bytes of a weight. The specification of the streams has 32, and the reference can write more."""
 
 _INT_MIN: Final = -INT_MAX - 1
 _MORE: Final = 0x80

@@ -42,7 +42,7 @@ from .messages import (
 )
 
 # Go's time.MarshalBinary, which a ping's value is: version, seconds since year 1, nanoseconds, zone offset in
-# minutes; -1 means UTC; version 2 adds the offset's seconds (facts of the wire, ping).
+# minutes; -1 means UTC; version 2 adds the offset's seconds (schemas/SPEC.md, section 2.7).
 _YEAR_1_TO_1970: Final = 62_135_596_800
 _TIME_V1: Final = 1
 _TIME_V2: Final = 2

@@ -1,4 +1,4 @@
-"""Layout of a message's key: type byte, block hash, rest (specification, Messages).
+"""Layout of a message's key: type byte, block hash, rest (``schemas/SPEC.md``, section 1).
 
 The partition is chosen by the key, so that copies of one (block, key) from any number of producers are in one
 partition.

@@ -47,7 +47,7 @@ class Update(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Batch(Readable):
-    """A block's header, its own entries, and the messages that make up the rest of it (specification, Batch)."""
+    """A block's header, its own entries, and the messages that make up the rest of it."""
 
     hash: bytes
     number: int
@@ -58,7 +58,7 @@ class Batch(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SubBatchHeader(Readable):
-    """The number of messages of a sub batch (specification, SubBatchHeader)."""
+    """The number of messages of a sub batch (``schemas/SPEC.md``, section 2.2)."""
 
     hash: bytes
     batch_id: bytes
@@ -67,7 +67,7 @@ class SubBatchHeader(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SubBatchMsg(Readable):
-    """One part of a sub batch: deletes (prefixes) and updates (specification, SubBatchMsg)."""
+    """One part of a sub batch: deletes (prefixes) and updates (``schemas/SPEC.md``, section 2.3)."""
 
     hash: bytes
     batch_id: bytes
@@ -78,7 +78,7 @@ class SubBatchMsg(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchMsg(Readable):
-    """One counted value (specification, BatchMsg)."""
+    """One counted value (``schemas/SPEC.md``, section 2.4)."""
 
     hash: bytes
     path: str
@@ -87,7 +87,7 @@ class BatchMsg(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BatchDeleteMsg(Readable):
-    """One counted delete (specification, BatchDeleteMsg)."""
+    """One counted delete (``schemas/SPEC.md``, section 2.5)."""
 
     hash: bytes
     path: str
@@ -95,7 +95,7 @@ class BatchDeleteMsg(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Reorg(Readable):
-    """A reorg channel opens: the common ancestor's hash and number (specification, Reorg)."""
+    """A reorg channel opens: the common ancestor's hash and number (``schemas/SPEC.md``, section 2.6)."""
 
     hash: bytes
     number: int
@@ -103,7 +103,7 @@ class Reorg(Readable):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReorgComplete(Readable):
-    """The last message of a reorg channel (specification, ReorgComplete)."""
+    """The last message of a reorg channel (``schemas/SPEC.md``, section 2.6)."""
 
     hash: bytes
     number: int

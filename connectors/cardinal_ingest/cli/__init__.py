@@ -1,0 +1,1 @@
+"""Commands of ingest nodes and their clusters."""

@@ -1,0 +1,1 @@
+"""Protocols of ingest nodes: pure, each on its own."""

@@ -1,0 +1,1 @@
+"""Publishing to ingest nodes: what :class:`.publisher.Publisher` is made of."""

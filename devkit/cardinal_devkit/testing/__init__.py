@@ -1,0 +1,1 @@
+"""Fakes, generators and faults for tests."""
