@@ -138,7 +138,7 @@ def _play(source: Source, target: TransportUrl, app: Topics, producer_id: str, s
                     reported = now
         finally:
             done, seconds = player.played, time.monotonic() - began
-            _log.info("%s (heartbeats are left out), %s sealed, %.1f MB in %.1f s", *_counts(done), done.bytes / 1e6, seconds)
+            _log.info("%s without heartbeats, %s sealed, %.1f MB in %.1f s", *_counts(done), done.bytes / 1e6, seconds)
 
 
 def _report(before: Played, player: Player, seconds: float) -> Played:
