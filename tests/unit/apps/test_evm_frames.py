@@ -188,7 +188,7 @@ def test_the_application_is_imported_without_its_extras() -> None:
 def test_a_missing_extra_is_named(absent: str, call: str, extra: str) -> None:
     probe = (
         f"import sys; sys.modules[{absent!r}] = None\n"
-        "from cardinal.apps import evm\nfrom cardinal.errors import MissingExtraError\n"
+        "import cardinal_ethereum as evm\nfrom cardinal.errors import MissingExtraError\n"
         f"try: {call}\nexcept MissingExtraError as error: raise SystemExit(error.extra != {extra!r})\n"
         "raise SystemExit('no error')"
     )
