@@ -125,8 +125,6 @@ class _Window:
                 f"the stream's chain cannot be followed down to block {number}: it is held from block {block.number} "
                 f"on; start at {block.number} or later",
                 setting="start",
-                # Where nothing has expired, it may be on its way: partitions of a new stream are not written at once.
-                retriable=all(low == 0 for low, _ in self.marks.values()),
             )
         return block
 

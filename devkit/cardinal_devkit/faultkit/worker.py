@@ -18,9 +18,11 @@ import sys
 import sysconfig
 import traceback
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cardinal import plugins
 from cardinal.handlers import close_handler, load_factory
 
 from .chain import Chain
@@ -39,7 +41,8 @@ FAILED: Final = 3
 _LIBRARIES: Final = tuple(
     f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-_PACKAGE: Final = f"{Path(__file__).parents[2]}{os.sep}"
+_PACKAGES: Final = ("cardinal", "cardinal_devkit", *sorted(plugins.packages()))
+_NOWHERE: Final = "\0"
 _STATE_WIDTH: Final = 100
 _ADDRESS: Final = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 
@@ -47,15 +50,31 @@ _chain = lru_cache(8)(Chain)
 
 
 @lru_cache(None)
-def _own(file: str) -> bool:
-    """True for the handler's code: not Python's, not Cardinal's, not an installed package's."""
-    return Path(file).is_absolute() and not file.startswith((*_LIBRARIES, _PACKAGE))
+def _packages() -> tuple[str, ...]:
+    """Folders of Cardinal's packages, which a clone has elsewhere than an installation."""
+    specs = [find_spec(name) for name in _PACKAGES]
+    return tuple(f"{folder}{os.sep}" for spec in specs if spec for folder in spec.submodule_search_locations or ())
+
+
+@lru_cache(None)
+def _own(file: str, root: str) -> bool:
+    """True for the handler's code: its package's, and what is not Python's, Cardinal's or an installed package's."""
+    foreign = (*_LIBRARIES, *_packages())
+    return Path(file).is_absolute() and (file.startswith(root) or not file.startswith(foreign))
+
+
+def _root(factory: object) -> str:
+    """The folder of a handler's package, or its file: an installed handler, or one of Cardinal's, is tested too."""
+    module = sys.modules.get(str(getattr(factory, "__module__", "")).partition(".")[0])
+    folders = list(getattr(module, "__path__", ()))
+    return f"{folders[0]}{os.sep}" if folders else getattr(module, "__file__", None) or _NOWHERE
 
 
 class _Trace:
     """Counter of the lines that a handler's code runs; kills the process before one of them."""
 
-    def __init__(self, reply: Callable[..., None]) -> None:
+    def __init__(self, root: str, reply: Callable[..., None]) -> None:
+        self._root = root
         self._reply = reply
         self.count = 0
         self.kill_at: int | None = None
@@ -74,7 +93,7 @@ class _Trace:
 
     def _call(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         del event
-        return self._line if _own(frame.f_code.co_filename) else None
+        return self._line if _own(frame.f_code.co_filename, self._root) else None
 
     def _line(self, frame: FrameType, event: str, _: object) -> Callable[..., Any]:
         if event == "line":
@@ -95,7 +114,7 @@ class _Session:
         self._task = task
         self._reply = reply
         self._chain = _chain(task["seed"], task["blocks"], app=task["app"])
-        self._trace = _Trace(reply)
+        self._trace = _Trace(_root(factory), reply)
         self._handler = factory(Path(task["folder"]))
 
     def run(self) -> None:
@@ -168,7 +187,7 @@ def _fork(task: dict[str, Any], factory: Callable[[Path], ComparedHandler], repl
     try:
         _run(task, factory, reply)
     except BaseException as error:  # noqa: BLE001 - an error of the handler is the result
-        reply(raised=_sentence(error))
+        reply(raised=_sentence(error, _root(factory)))
         status = FAILED
     gc.collect()  # close the files of the handler
     sys.stdout.flush()
@@ -186,10 +205,10 @@ def _run(task: dict[str, Any], factory: Callable[[Path], ComparedHandler], reply
     session.close()
 
 
-def _sentence(error: BaseException) -> str:
+def _sentence(error: BaseException, root: str = _NOWHERE) -> str:
     """The error, and the newest line of the handler's own code in its traceback."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in frames if _own(frame.filename)] or frames
+    own = [frame for frame in frames if _own(frame.filename, root)] or frames
     where = f" ({Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line})" if own else ""
     return f"{type(error).__name__}: {error}{where}"
 

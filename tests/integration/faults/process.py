@@ -41,11 +41,10 @@ def _client_crashed(status: int | None, said: str) -> bool:
 
     Arguments:
         status: as :class:`subprocess.Popen` gives it.
-        said: its standard error, with ``-X faulthandler``: that names the current thread only if it is Python's, and
-            may not come to write anything.
+        said: its standard error, with ``-X faulthandler``: that names the current thread only if it is Python's.
 
     """
-    return status == -signal.SIGSEGV and "Current thread" not in said
+    return status == -signal.SIGSEGV and "Segmentation fault" in said and "Current thread" not in said
 
 
 def variables() -> dict[str, str]:

@@ -75,10 +75,7 @@ def test_a_block_that_is_not_published_yet_may_appear_and_one_that_has_expired_m
         Consumer(broker.url, APP, start=9)
     with pytest.raises(ConfigurationError, match="from block 5 on") as below:
         Consumer(broker.url, APP, start=3)
-    broker.trim(APP.default_topic, 0, 1)
-    with pytest.raises(ConfigurationError, match="from block 5 on|the next one that it holds") as expired:
-        Consumer(broker.url, APP, start=3)
-    assert [caught.value.retriable for caught in (empty, above, below, expired)] == [True, True, True, False]
+    assert [caught.value.retriable for caught in (empty, above, below)] == [True, True, False]
 
 
 def test_a_command_waits_for_the_stream_and_the_block_where_it_begins(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import shlex
 import subprocess
 import sys
@@ -194,7 +193,7 @@ def test_the_story_names_the_line_before_which_the_process_was_killed() -> None:
     assert lines[5] == "open       from the cursor of 0a"
     assert "- {'0': '<0a>'}" in lines
     assert "+ {}" in lines
-    assert re.match(rf"repeat: cardinal faults --handler {re.escape(HANDLERS)}:CursorFirst --seed \d+ ", lines[-1])
+    assert lines[-1].startswith(f"repeat: cardinal faults --handler {HANDLERS}:CursorFirst --seed 0 ")
 
 
 @pytest.mark.process
